@@ -1,0 +1,1 @@
+//! Environments: the control flow among agents for one task.

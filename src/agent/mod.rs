@@ -1,0 +1,1 @@
+//! One rollout: setup, harness, finalize, score; limits, deadlines, retries and the outcome.

@@ -1,0 +1,1 @@
+//! The command line: one file per command; parses, calls one function below, renders its result.

@@ -1,0 +1,165 @@
+//! The resolved configuration of an evaluation: plain values, no `Option` that means "default".
+
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+
+use serde_json::{Map, Value};
+
+/// Everything `rollhouse eval` does, resolved from files, flags and defaults.
+#[derive(Clone, Debug)]
+pub struct EvalConfig {
+    /// Taskset id, owner and version stripped.
+    pub taskset: String,
+    /// Model name sent to the endpoint.
+    pub model: String,
+    /// The endpoint; `None` starts the simulator in process.
+    pub client: Option<ClientConfig>,
+    /// Sampling fields, passed through as they are; `extra_body` hoisted, `max_completion_tokens` renamed.
+    pub sampling: Map<String, Value>,
+    /// Which tasks.
+    pub select: Select,
+    /// Episodes per task.
+    pub num_rollouts: u32,
+    /// Episodes in flight; `None` is no limit.
+    pub max_concurrent: Option<usize>,
+    /// The agent's seat.
+    pub agent: AgentConfig,
+    /// Deadline of a whole episode, teardown included.
+    pub episode_deadline: Option<Duration>,
+    /// Whole-episode retries.
+    pub retries: RetryRules,
+    /// Share of failed episodes above which the run fails, 0 to 1.
+    pub max_error_rate: f64,
+    /// Parent of the run directory.
+    pub output_dir: PathBuf,
+    /// The run's name; generated when absent from the config.
+    pub run_name: Option<String>,
+    /// The run's directory below `output_dir`; the name when absent.
+    pub run_dir: Option<PathBuf>,
+    /// Debug logs.
+    pub verbose: bool,
+}
+
+/// The agent's seat.
+#[derive(Clone, Debug)]
+pub struct AgentConfig {
+    /// Harness id; `null` is chat only.
+    pub harness: String,
+    /// Budgets.
+    pub limits: Limits,
+    /// Stage deadlines that replace the task's own.
+    pub deadlines: StageDeadlines,
+    /// Retries of one rollout.
+    pub retries: RetryRules,
+}
+
+/// Budgets of one rollout; `None` is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Model turns.
+    pub max_turns: Option<u64>,
+    /// New input tokens over all calls.
+    pub max_input_tokens: Option<u64>,
+    /// Sampled tokens.
+    pub max_output_tokens: Option<u64>,
+    /// Both.
+    pub max_total_tokens: Option<u64>,
+}
+
+/// Deadlines per stage; `None` leaves the task's own, if any.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct StageDeadlines {
+    /// Task and harness setup.
+    pub setup: Option<Duration>,
+    /// The harness; waiting for the user does not count.
+    pub rollout: Option<Duration>,
+    /// Collecting results.
+    pub finalize: Option<Duration>,
+    /// Rewards and metrics.
+    pub scoring: Option<Duration>,
+}
+
+/// Which failures are tried again, and how often.
+#[derive(Clone, Debug, Default)]
+pub struct RetryRules {
+    /// Budget for failures that no rule matches.
+    pub max_retries: u32,
+    /// First match owns the failure.
+    pub rules: Vec<RetryRule>,
+}
+
+/// One rule; every given field must match.
+#[derive(Clone, Debug)]
+pub struct RetryRule {
+    /// Exact error type name.
+    pub kind: Option<String>,
+    /// Statuses or classes such as `5xx`.
+    pub status: Vec<StatusMatch>,
+    /// Searched in the message.
+    pub message: Option<regex::Regex>,
+    /// Budget of this rule; 0 forbids.
+    pub max_retries: u32,
+}
+
+/// A status code or a class of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StatusMatch {
+    /// One code.
+    Code(u16),
+    /// Hundreds: 5 is `5xx`.
+    Class(u16),
+}
+
+/// An OpenAI-compatible endpoint.
+#[derive(Clone, Debug)]
+pub struct ClientConfig {
+    /// One or more base URLs that serve the same model, each ending in `/v1` as a rule.
+    pub base_urls: Vec<String>,
+    /// Name of the variable that holds the key.
+    pub api_key_var: String,
+    /// Static headers.
+    pub headers: BTreeMap<String, String>,
+    /// Header to variable; a set variable wins over the static header.
+    pub headers_from_env: BTreeMap<String, String>,
+    /// Waiting for a connection.
+    pub connect: Duration,
+    /// Waiting for the first byte of an answer; `None` for ever.
+    pub first_byte: Option<Duration>,
+    /// Waiting between two reads; `None` for ever.
+    pub idle: Option<Duration>,
+    /// Attempts after the first one.
+    pub max_retries: u32,
+    /// Budget of one call over all attempts and waits; `None` is no limit.
+    pub call_budget: Option<Duration>,
+    /// Stream the answers.
+    pub stream: bool,
+}
+
+/// Which tasks run: include, exclude, shuffle, skip, limit, in this order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Select {
+    /// Keep only these; empty keeps all.
+    pub include: TaskFilter,
+    /// Leave these out.
+    pub exclude: TaskFilter,
+    /// Shuffle as Python's `random.Random(seed).shuffle`.
+    pub shuffle: bool,
+    /// Seed of the shuffle.
+    pub seed: u64,
+    /// Leave out the first ones.
+    pub skip: u64,
+    /// At most this many.
+    pub limit: Option<u64>,
+}
+
+/// Names tasks; one match is enough.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TaskFilter {
+    /// Positions: `start`, `stop` (exclusive, `None` is open), `step`.
+    pub idx: Vec<(u64, Option<u64>, u64)>,
+    /// Ids of the source.
+    pub ids: Vec<String>,
+    /// Task keys.
+    pub keys: Vec<String>,
+    /// Names.
+    pub names: Vec<String>,
+}

@@ -1,0 +1,1 @@
+//! Evaluations: the plan (fresh or resumed), the runner and the summary.

@@ -1,0 +1,1 @@
+//! Harnesses: the programs that drive a model through a task.

@@ -1,0 +1,86 @@
+//! The client of OpenAI-compatible endpoints: a pool of engines, sessions that stay on one of them, retries, deadlines.
+//!
+//! What enters is one chat call; what leaves is the model's message with its usage and every attempt that failed on
+//! the way. This is the one room that opens HTTP connections.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use crate::trace::{AssistantMessage, Fault, FinishReason, Message, TimeSpan, Tool, TurnTokens, Usage};
+
+/// One chat call of a session.
+#[derive(Clone, Copy, Debug)]
+pub struct ChatCall<'a> {
+    /// Model name.
+    pub model: &'a str,
+    /// The whole conversation.
+    pub messages: &'a [Message],
+    /// Tools offered.
+    pub tools: &'a [Tool],
+    /// Sampling fields, written into the request body as they are.
+    pub sampling: &'a Map<String, Value>,
+    /// Ask for token ids and logprobs.
+    pub tokens: bool,
+}
+
+/// What the model answered.
+#[derive(Clone, Debug)]
+pub struct ChatReply {
+    /// The message.
+    pub message: AssistantMessage,
+    /// Why it ended.
+    pub finish_reason: Option<FinishReason>,
+    /// Tokens used, as the server reports them.
+    pub usage: Option<Usage>,
+    /// The exact tokens, when asked for and given.
+    pub tokens: Option<TurnTokens>,
+    /// The attempt that succeeded.
+    pub time: TimeSpan,
+    /// The attempts before it.
+    pub failed: Vec<FailedAttempt>,
+}
+
+/// An attempt that did not succeed.
+#[derive(Clone, Debug)]
+pub struct FailedAttempt {
+    /// When.
+    pub time: TimeSpan,
+    /// Why.
+    pub fault: Fault,
+}
+
+/// A call that did not succeed, after all its attempts.
+#[derive(Clone, Debug)]
+pub struct ChatFailure {
+    /// What kind of failure the last attempt was.
+    pub kind: FailureKind,
+    /// All attempts, the last one last; its fault is the call's.
+    pub failed: Vec<FailedAttempt>,
+}
+
+/// Kinds of failure, by what they mean for the rollout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureKind {
+    /// The conversation no longer fits the model's window: the rollout ends as truncated.
+    ContextOverflow,
+    /// Wrong or missing key (401, 403): no other call can succeed either.
+    Unauthorized,
+    /// The endpoint does not serve this model: no other call can succeed either.
+    UnknownModel,
+    /// The endpoint refused this request (other 4xx).
+    Refused,
+    /// No answer in time, connection faults, 429, 5xx or an unreadable answer, after all retries.
+    Unavailable,
+}
+
+/// How long a call may wait.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadlines {
+    /// For a connection.
+    pub connect: Duration,
+    /// For the first byte of the answer; `None` waits for ever.
+    pub first_byte: Option<Duration>,
+    /// Between two reads of the body; `None` waits for ever.
+    pub idle: Option<Duration>,
+}

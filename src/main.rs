@@ -1,0 +1,3 @@
+//! The `rollhouse` program.
+
+fn main() {}

@@ -1,0 +1,57 @@
+//! What happened in a run: the one stream that log, progress and reports read.
+
+use std::time::Duration;
+
+use crate::trace::{FaultClass, Outcome};
+
+/// Something that happened. An event that is not in this enum did not happen.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// The run begins.
+    RunStarted {
+        /// What it runs, for a headline: taskset, model, endpoint.
+        title: String,
+        /// Planned episodes.
+        planned: u64,
+        /// Of these, already in the journal.
+        resumed: u64,
+        /// The model is simulated.
+        simulated: bool,
+    },
+    /// An episode was started.
+    EpisodeStarted,
+    /// A model turn was committed.
+    TurnCompleted {
+        /// Prompt tokens, cache reads included.
+        input_tokens: u64,
+        /// Sampled tokens.
+        output_tokens: u64,
+    },
+    /// A call failed and is tried again.
+    CallRetried {
+        /// Base URL.
+        endpoint: String,
+        /// Why, in a line.
+        cause: String,
+        /// When the next attempt starts.
+        wait: Duration,
+    },
+    /// An episode ended and is in the journal.
+    EpisodeFinished {
+        /// How.
+        outcome: Outcome,
+        /// Its failure, in a line.
+        fault: Option<(FaultClass, String)>,
+        /// It hit a budget or the window.
+        truncated: bool,
+        /// Wall time, seconds.
+        seconds: f64,
+    },
+    /// The run stops before its end; episodes in flight are finishing.
+    Stopping {
+        /// Why, and how to go on.
+        reason: String,
+    },
+    /// The run is over.
+    RunFinished,
+}

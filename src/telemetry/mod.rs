@@ -1,0 +1,1 @@
+//! Names of metrics and environment variables, and logging.

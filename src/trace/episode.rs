@@ -1,0 +1,289 @@
+//! Episodes and traces: what one env run and one agent run leave behind.
+
+use std::sync::Arc;
+
+use indexmap::IndexMap;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, value::RawValue};
+
+use super::{
+    fault::{Fault, FaultClass},
+    graph::Graph,
+    message::{FinishReason, Tool},
+    task::TraceTask,
+    timing::{TimeSpan, Timing},
+    usage::Usage,
+};
+
+/// Everything one env run on one task produced; one line of `traces.jsonl`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Episode {
+    /// 32 hex digits.
+    pub id: String,
+    /// Which env.
+    pub env: EnvInfo,
+    /// The task dispatched.
+    pub task: Arc<TraceTask>,
+    /// The group it belongs to, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<GroupInfo>,
+    /// The run it belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<RunInfo>,
+    /// Every hook finished and every trace is ok.
+    #[serde(default)]
+    pub ok: bool,
+    /// A deadline of the env's own hooks ran out.
+    #[serde(default)]
+    pub is_timeout: bool,
+    /// Failures of the episode itself, earlier attempts first.
+    #[serde(default)]
+    pub errors: Vec<Fault>,
+    /// One trace per agent run, in completion order.
+    #[serde(default)]
+    pub traces: Vec<Trace>,
+}
+
+/// Which env ran.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct EnvInfo {
+    /// The taskset id, or `<env>+<taskset>`.
+    #[serde(default)]
+    pub id: String,
+    /// Name given by the consumer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+}
+
+/// The episodes of one task that are compared with each other.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GroupInfo {
+    /// The group's id.
+    pub id: String,
+}
+
+/// The run an episode belongs to, tagged by `type` in JSON.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+pub enum RunInfo {
+    /// A local evaluation.
+    Eval {
+        /// The run's id.
+        id: String,
+        /// The run's name.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        name: Option<String>,
+    },
+    /// A training run.
+    Train {
+        /// The run's id.
+        id: String,
+        /// The run's name.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        name: Option<String>,
+        /// Step and policy span.
+        work: Value,
+    },
+}
+
+/// One agent run on one task.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Trace {
+    /// Schema version, 1.
+    #[serde(default = "trace_version")]
+    pub version: u32,
+    /// 32 hex digits; also the session id that the endpoint sees.
+    pub id: String,
+    /// The producer's build, in verifiers' own field.
+    #[serde(default)]
+    pub verifiers: VersionInfo,
+    /// What this agent ran.
+    pub task: Arc<TraceTask>,
+    /// Who ran it.
+    pub agent: AgentInfo,
+    /// Every tool seen, newest definition, first-seen order.
+    #[serde(default)]
+    pub tools: Vec<Tool>,
+    /// The message graph.
+    #[serde(default, rename = "nodes")]
+    pub graph: Graph,
+    /// One per exchange with a provider, failed ones included.
+    #[serde(default)]
+    pub calls: Vec<ModelCall>,
+    /// Special token id to 1 (image) or 2 (video).
+    #[serde(default)]
+    pub mm_token_type_id_map: IndexMap<String, u32>,
+    /// Hook rewrites of requests, in order.
+    #[serde(default)]
+    pub request_rewrites: Vec<Value>,
+    /// Hook rewrites of responses, in order.
+    #[serde(default)]
+    pub response_rewrites: Vec<Value>,
+    /// Named rewards; `None` was due but never scored.
+    #[serde(default)]
+    pub rewards: IndexMap<String, Option<RewardScore>>,
+    /// Named metrics; `None` was due but never measured.
+    #[serde(default)]
+    pub metrics: IndexMap<String, Option<f64>>,
+    /// Free notes; the reasons for scores stand under `scoring`.
+    #[serde(default)]
+    pub info: Map<String, Value>,
+    /// The root agent's reply when it had sub-agents.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root_reply: Option<String>,
+    /// Judges' and other calls' usage outside the graph.
+    #[serde(default)]
+    pub extra_usage: Vec<Usage>,
+    /// The rollout came to an end.
+    #[serde(default)]
+    pub is_completed: bool,
+    /// It ended without a recorded failure.
+    #[serde(default)]
+    pub ok: bool,
+    /// Why it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_condition: Option<String>,
+    /// A stage deadline expired.
+    #[serde(default)]
+    pub is_timeout: bool,
+    /// Failures, oldest first.
+    #[serde(default)]
+    pub errors: Vec<Fault>,
+    /// When its stages ran.
+    #[serde(default)]
+    pub timing: Timing,
+}
+
+/// A producer's build.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct VersionInfo {
+    /// Version.
+    pub version: String,
+    /// Commit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
+}
+
+impl Default for VersionInfo {
+    fn default() -> Self {
+        Self { version: concat!("rollhouse-", env!("CARGO_PKG_VERSION")).to_owned(), commit: None }
+    }
+}
+
+/// Who ran a trace. The blocks are kept as JSON text: written once per run, shared by its traces.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct AgentInfo {
+    /// The resolved seat.
+    pub config: Arc<RawValue>,
+    /// The runtime's config with its `id`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<Arc<RawValue>>,
+    /// The seat's name.
+    #[serde(default = "agent_name")]
+    pub name: String,
+    /// Whether training may use this trace.
+    #[serde(default = "yes")]
+    pub trainable: bool,
+}
+
+/// A reward's raw score and weight.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RewardScore {
+    /// The raw score.
+    pub score: f64,
+    /// Its weight in the total.
+    #[serde(default = "one")]
+    pub weight: f64,
+}
+
+/// One exchange with a provider.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ModelCall {
+    /// The assistant node it committed; absent for a failed call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<u32>,
+    /// The model asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Effective sampling settings.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampling: Option<Arc<Map<String, Value>>>,
+    /// Route, for example `/chat/completions`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<String>,
+    /// Why generation ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finish_reason: Option<FinishReason>,
+    /// Tokens used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
+    /// When.
+    #[serde(default)]
+    pub time: TimeSpan,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<Fault>,
+    /// A policy decision of a harness hook.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<Value>,
+    /// The harness protocol's request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acp: Option<Value>,
+}
+
+/// How a planned rollout ended: exactly one of these, so that counts add up to the plan.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Outcome {
+    /// It has a reward.
+    Scored(f64),
+    /// It has none, and this is whose fault that is.
+    Failed(FaultClass),
+}
+
+impl Episode {
+    /// The episode's outcome: the mean reward of its traces, or the class of the first failure.
+    pub fn outcome(&self) -> Outcome {
+        if self.ok && !self.traces.is_empty() {
+            return Outcome::Scored(self.reward());
+        }
+        Outcome::Failed(self.fault().map_or(FaultClass::Infrastructure, |fault| fault.class))
+    }
+
+    /// The failure that decided a failed episode: the newest of the episode, else of its traces.
+    pub fn fault(&self) -> Option<&Fault> {
+        self.errors
+            .last()
+            .or_else(|| self.traces.iter().filter(|trace| !trace.ok).find_map(|trace| trace.errors.last()))
+    }
+
+    /// Mean reward of the trainable traces, of all traces when none is.
+    pub fn reward(&self) -> f64 {
+        let trainable = self.traces.iter().any(|trace| trace.agent.trainable);
+        let rewards: Vec<f64> =
+            self.traces.iter().filter(|trace| trace.agent.trainable || !trainable).map(Trace::reward).collect();
+        rewards.iter().sum::<f64>() / rewards.len().max(1) as f64
+    }
+}
+
+fn trace_version() -> u32 {
+    1
+}
+
+fn agent_name() -> String {
+    "agent".to_owned()
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+impl Trace {
+    /// Sum of score times weight over the scored rewards; 0 when there are none.
+    pub fn reward(&self) -> f64 {
+        self.rewards.values().flatten().map(|reward| reward.score * reward.weight).sum()
+    }
+}

@@ -1,0 +1,53 @@
+//! Token accounting of model calls.
+
+use serde::{Deserialize, Serialize};
+
+/// What one call used, in tokens. `prompt_tokens` excludes cache reads, as in verifiers 0.4.0.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Prompt tokens that were not read from a cache.
+    pub prompt_tokens: u64,
+    /// Sampled tokens, reasoning included.
+    pub completion_tokens: u64,
+    /// Prompt tokens read from the prefix cache, where reported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cached_input_tokens: Option<u64>,
+    /// Reasoning tokens, a subset of `completion_tokens`, where reported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reasoning_tokens: Option<u64>,
+    /// Price, where reported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<f64>,
+}
+
+impl Usage {
+    /// Prompt tokens with cache reads.
+    pub fn input_tokens(&self) -> u64 {
+        self.prompt_tokens + self.cached_input_tokens.unwrap_or(0)
+    }
+
+    /// Input plus completion.
+    pub fn total_tokens(&self) -> u64 {
+        self.input_tokens() + self.completion_tokens
+    }
+
+    /// The sum of several usages; an optional field is the sum over those that report it. `None` for no usages.
+    pub fn sum<'a>(usages: impl IntoIterator<Item = &'a Usage>) -> Option<Usage> {
+        usages.into_iter().fold(None, |sum: Option<Usage>, usage| {
+            let Some(mut sum) = sum else { return Some(usage.clone()) };
+            sum.prompt_tokens += usage.prompt_tokens;
+            sum.completion_tokens += usage.completion_tokens;
+            sum.cached_input_tokens = add(sum.cached_input_tokens, usage.cached_input_tokens);
+            sum.reasoning_tokens = add(sum.reasoning_tokens, usage.reasoning_tokens);
+            sum.cost = add(sum.cost, usage.cost);
+            Some(sum)
+        })
+    }
+}
+
+fn add<T: std::ops::Add<Output = T>>(left: Option<T>, right: Option<T>) -> Option<T> {
+    match (left, right) {
+        (Some(left), Some(right)) => Some(left + right),
+        (left, right) => left.or(right),
+    }
+}
