@@ -1,1 +1,79 @@
-//! One rollout: setup, harness, finalize, score; limits, deadlines, retries and the outcome.
+//! The life of one rollout: harness, finalize, score; budgets, deadlines, retries and the outcome.
+//!
+//! What enters is a task and its rubric; what leaves is always a complete trace: scored, or with the failure that
+//! decided it. A budget, a full context window and the agent's own time-out are ordinary endings that are scored.
+
+mod limits;
+mod retry;
+mod rollout;
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+use tokio::{sync::mpsc, time::Instant};
+
+use crate::{
+    config::{Limits, RetryRules, StageDeadlines},
+    harness::Harness,
+    inference::Pool,
+    rubric::Rubric,
+    store::Event,
+    taskset::Task,
+    trace::{AgentInfo, Fault, FaultClass, Trace},
+};
+
+pub use retry::RetryBudget;
+pub use rollout::Rollout;
+
+/// An agent: harness, model and policy of one seat. Cheap to share between rollouts.
+pub struct Agent {
+    /// The program that drives the model.
+    pub harness: Arc<dyn Harness>,
+    /// The endpoint.
+    pub pool: Pool,
+    /// The model asked.
+    pub model: String,
+    /// Sampling fields of every call.
+    pub sampling: Arc<Map<String, Value>>,
+    /// Ask the endpoint for exact tokens.
+    pub tokens: bool,
+    /// Budgets of a rollout.
+    pub limits: Limits,
+    /// Deadlines that replace the task's own.
+    pub deadlines: StageDeadlines,
+    /// Retries of a whole rollout.
+    pub retries: RetryRules,
+    /// The seat as every trace records it.
+    pub info: AgentInfo,
+    /// Where what happens is told.
+    pub events: mpsc::Sender<Event>,
+}
+
+impl Agent {
+    /// Opens a rollout that its caller drives turn by turn, with the deadline of the whole episode.
+    pub fn begin(self: &Arc<Self>, task: &Task, deadline: Option<Instant>) -> Rollout {
+        Rollout::begin(Arc::clone(self), task, deadline)
+    }
+
+    /// Runs a single-segment rollout on the task's own prompt, and again while it fails and may be retried. The trace
+    /// carries the failures of the attempts before it.
+    pub async fn run(self: &Arc<Self>, task: &Task, rubric: &Rubric, deadline: Option<Instant>) -> Trace {
+        let mut budget = RetryBudget::new(&self.retries);
+        let mut history = Vec::new();
+        loop {
+            let mut rollout = self.begin(task, deadline);
+            if task.data.prompt.is_none() {
+                rollout.fail(Fault::new(FaultClass::Task, "the task has no prompt and no user who opens it"));
+            }
+            rollout.segment(task.data.opening()).await;
+            let mut trace = rollout.finish(rubric).await;
+            let backoff = if trace.ok { None } else { budget.take(&trace.errors) };
+            let Some(backoff) = backoff else {
+                trace.errors.splice(0..0, history);
+                return trace;
+            };
+            history.append(&mut trace.errors);
+            tokio::time::sleep(backoff).await;
+        }
+    }
+}

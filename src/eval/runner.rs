@@ -1,0 +1,174 @@
+//! Runs the episodes of a plan: so many at once, each journalled as it ends, until all are done or something stops it.
+
+use std::{sync::Arc, time::Instant};
+
+use futures::{Stream, StreamExt as _};
+use tokio::{sync::mpsc, task::JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    envs::Episodes,
+    store::{Event, Journal, StoreError},
+    taskset::{Task, TasksetError},
+    trace::{Episode, Fault, FaultClass, Outcome},
+};
+
+/// What a run needs.
+pub struct Runner {
+    /// Runs one episode.
+    pub episodes: Arc<Episodes>,
+    /// Where finished episodes go.
+    pub journal: Arc<Journal>,
+    /// Where what happens is told.
+    pub events: mpsc::Sender<Event>,
+    /// Episodes in flight.
+    pub max_concurrent: usize,
+    /// Failed episodes that the run may have, those found on resume not counted; one more stops it.
+    pub max_failed: u64,
+    /// Asks the run to start nothing more and to finish what is in flight.
+    pub stop: CancellationToken,
+    /// Drops what is in flight.
+    pub kill: CancellationToken,
+}
+
+/// How a run ended.
+#[derive(Debug, thiserror::Error)]
+pub enum RunEnd {
+    /// The user stopped it.
+    #[error("stopped on request")]
+    Interrupted,
+    /// Too many episodes failed.
+    #[error("{failed} rollouts failed, more than `max_error_rate` allows; the last one: {last}")]
+    TooManyFailures {
+        /// Failed episodes of this attempt.
+        failed: u64,
+        /// The last failure.
+        last: String,
+    },
+    /// A failure that every other episode would share.
+    #[error("{0}")]
+    Hopeless(Fault),
+    /// The journal does not take lines any more.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Tasks cannot be read.
+    #[error(transparent)]
+    Tasks(#[from] TasksetError),
+}
+
+impl Runner {
+    /// Runs every `(task, count)` of the plan.
+    ///
+    /// # Errors
+    /// The reason for an early end. Whatever the reason, episodes in flight are finished and journalled first, unless
+    /// the run is killed; everything acknowledged by the journal stays.
+    pub async fn run<P>(&self, plan: P) -> Result<(), RunEnd>
+    where
+        P: Stream<Item = Result<(Task, u32), TasksetError>>,
+    {
+        let mut plan = std::pin::pin!(plan);
+        let mut next: Option<(Task, u32)> = None;
+        let mut exhausted = false;
+        let mut running: JoinSet<Result<Ended, StoreError>> = JoinSet::new();
+        let mut failed = 0;
+        let mut end: Option<RunEnd> = None;
+        loop {
+            let draining = exhausted || end.is_some();
+            if draining && running.is_empty() {
+                return end.map_or(Ok(()), Err);
+            }
+            tokio::select! {
+                biased;
+                () = self.kill.cancelled() => {
+                    running.shutdown().await;
+                    return Err(end.unwrap_or(RunEnd::Interrupted));
+                }
+                () = self.stop.cancelled(), if !draining => {
+                    end = Some(self.stopping(RunEnd::Interrupted, running.len()).await);
+                }
+                Some(ended) = running.join_next() => {
+                    let reason = match ended {
+                        Ok(Ok(ended)) => ended.verdict(&mut failed, self.max_failed),
+                        Ok(Err(error)) => Some(RunEnd::Store(error)),
+                        Err(error) => Some(RunEnd::Hopeless(Fault::from_error(FaultClass::Infrastructure, &error))),
+                    };
+                    if let Some(reason) = reason.filter(|_| end.is_none()) {
+                        end = Some(self.stopping(reason, running.len()).await);
+                    }
+                }
+                planned = plan.next(), if !draining && next.is_none() => match planned {
+                    None => exhausted = true,
+                    Some(Ok((_, 0))) => {}
+                    Some(Ok(planned)) => next = Some(planned),
+                    Some(Err(error)) => end = Some(self.stopping(error.into(), running.len()).await),
+                },
+                () = std::future::ready(()), if !draining && next.is_some() && running.len() < self.max_concurrent => {
+                    if let Some((task, left)) = next.take() {
+                        running.spawn(self.episode(Arc::clone(&task)));
+                        next = (left > 1).then(|| (task, left - 1));
+                    }
+                }
+            }
+        }
+    }
+
+    async fn stopping(&self, reason: RunEnd, in_flight: usize) -> RunEnd {
+        let text = format!("{reason}; finishing {in_flight} rollouts in flight");
+        let _ = self.events.send(Event::Stopping { reason: text }).await;
+        reason
+    }
+
+    fn episode(&self, task: Task) -> impl Future<Output = Result<Ended, StoreError>> + Send + 'static {
+        let episodes = Arc::clone(&self.episodes);
+        let journal = Arc::clone(&self.journal);
+        let events = self.events.clone();
+        async move {
+            let started = Instant::now();
+            // A closed channel means that nobody watches.
+            let _ = events.send(Event::EpisodeStarted).await;
+            let episode = episodes.run(&task).await;
+            let ended = Ended { outcome: episode.outcome(), fault: episode.fault().cloned() };
+            let finished = Event::EpisodeFinished {
+                outcome: ended.outcome,
+                fault: match ended.outcome {
+                    Outcome::Scored(_) => None,
+                    Outcome::Failed(class) => {
+                        Some((class, ended.fault.as_ref().map_or_else(String::new, |fault| fault.message.clone())))
+                    }
+                },
+                truncated: truncated(&episode),
+                seconds: started.elapsed().as_secs_f64(),
+            };
+            journal.append(episode).await?;
+            let _ = events.send(finished).await;
+            Ok(ended)
+        }
+    }
+}
+
+/// How an episode ended.
+struct Ended {
+    outcome: Outcome,
+    fault: Option<Fault>,
+}
+
+impl Ended {
+    /// Counts a failure, and says whether the run must end for it.
+    fn verdict(self, failed: &mut u64, max_failed: u64) -> Option<RunEnd> {
+        let Outcome::Failed(class) = self.outcome else { return None };
+        *failed += 1;
+        let refused = self.fault.as_ref().and_then(|fault| fault.status_code).is_some_and(|code| code == 401 || code == 403);
+        match self.fault {
+            Some(fault) if class == FaultClass::Provider && refused => Some(RunEnd::Hopeless(fault)),
+            fault if *failed > max_failed => {
+                let last = fault.map_or_else(|| class.to_string(), |fault| fault.to_string());
+                Some(RunEnd::TooManyFailures { failed: *failed, last })
+            }
+            _ => None,
+        }
+    }
+}
+
+fn truncated(episode: &Episode) -> bool {
+    episode.traces.iter().any(|trace| trace.is_truncated())
+}
