@@ -3,11 +3,19 @@
 //! What enters is one chat call; what leaves is the model's message with its usage and every attempt that failed on
 //! the way. This is the one room that opens HTTP connections.
 
-use std::time::Duration;
+mod pool;
+mod probe;
+mod settings;
+
+use std::{fmt, sync::Arc};
 
 use serde_json::{Map, Value};
 
 use crate::trace::{AssistantMessage, Fault, FinishReason, Message, TimeSpan, Tool, TurnTokens, Usage};
+
+pub use pool::{Pool, PoolError, Session};
+pub use probe::{ProbeFailure, ServedModel};
+pub use settings::{Deadlines, PoolEvent, PoolObserver, PoolSettings, RetrySettings};
 
 /// One chat call of a session.
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +26,8 @@ pub struct ChatCall<'a> {
     pub messages: &'a [Message],
     /// Tools offered.
     pub tools: &'a [Tool],
-    /// Sampling fields, written into the request body as they are.
+    /// Sampling fields, written into the request body as they are; fields that the call itself fills (`model`,
+    /// `messages`, `stream` and the like) are left out.
     pub sampling: &'a Map<String, Value>,
     /// Ask for token ids and logprobs.
     pub tokens: bool,
@@ -29,12 +38,14 @@ pub struct ChatCall<'a> {
 pub struct ChatReply {
     /// The message.
     pub message: AssistantMessage,
-    /// Why it ended.
+    /// Why it ended; `None` for reasons outside the vocabulary (`content_filter`, …).
     pub finish_reason: Option<FinishReason>,
     /// Tokens used, as the server reports them.
     pub usage: Option<Usage>,
     /// The exact tokens, when asked for and given.
     pub tokens: Option<TurnTokens>,
+    /// The engine that answered: its base URL, without user and query.
+    pub endpoint: Arc<str>,
     /// The attempt that succeeded.
     pub time: TimeSpan,
     /// The attempts before it.
@@ -48,6 +59,8 @@ pub struct FailedAttempt {
     pub time: TimeSpan,
     /// Why.
     pub fault: Fault,
+    /// The engine asked.
+    pub endpoint: Arc<str>,
 }
 
 /// A call that did not succeed, after all its attempts.
@@ -55,7 +68,7 @@ pub struct FailedAttempt {
 pub struct ChatFailure {
     /// What kind of failure the last attempt was.
     pub kind: FailureKind,
-    /// All attempts, the last one last; its fault is the call's.
+    /// All attempts, the last one last; its fault is the call's. Never empty.
     pub failed: Vec<FailedAttempt>,
 }
 
@@ -64,7 +77,7 @@ pub struct ChatFailure {
 pub enum FailureKind {
     /// The conversation no longer fits the model's window: the rollout ends as truncated.
     ContextOverflow,
-    /// Wrong or missing key (401, 403): no other call can succeed either.
+    /// Wrong or missing key (401, 403) or no credit left (402, exhausted quota): no other call can succeed either.
     Unauthorized,
     /// The endpoint does not serve this model: no other call can succeed either.
     UnknownModel,
@@ -74,13 +87,17 @@ pub enum FailureKind {
     Unavailable,
 }
 
-/// How long a call may wait.
-#[derive(Clone, Copy, Debug)]
-pub struct Deadlines {
-    /// For a connection.
-    pub connect: Duration,
-    /// For the first byte of the answer; `None` waits for ever.
-    pub first_byte: Option<Duration>,
-    /// Between two reads of the body; `None` waits for ever.
-    pub idle: Option<Duration>,
+impl ChatFailure {
+    /// The call's fault: that of the last attempt.
+    pub fn fault(&self) -> &Fault {
+        &self.failed.last().expect("a failed call has at least one failed attempt").fault
+    }
 }
+
+impl fmt::Display for ChatFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.fault().message)
+    }
+}
+
+impl std::error::Error for ChatFailure {}

@@ -1,0 +1,135 @@
+//! What a pool needs to know before it opens the first connection.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+/// Settings of a [`Pool`](super::Pool). The key itself is not here: it is read from the environment when the pool is
+/// made and never leaves this room.
+#[derive(Clone, Debug)]
+pub struct PoolSettings {
+    /// One or more base URLs that serve the same model, each ending in `/v1` as a rule.
+    pub base_urls: Vec<String>,
+    /// Name of the environment variable that holds the key; unset or empty sends `Bearer EMPTY`.
+    pub api_key_var: String,
+    /// Static headers of every request.
+    pub headers: BTreeMap<String, String>,
+    /// Header to environment variable; a set variable wins over the static header.
+    pub headers_from_env: BTreeMap<String, String>,
+    /// Header that carries the session's id, `X-Session-ID` unless a router wants another.
+    pub session_header: String,
+    /// How long one attempt may wait.
+    pub deadlines: Deadlines,
+    /// How failed attempts are tried again.
+    pub retry: RetrySettings,
+    /// Ask for streamed answers.
+    pub stream: bool,
+    /// Connections open at the same time over all engines; `None` derives it from the descriptor limit.
+    pub max_connections: Option<usize>,
+}
+
+/// How long one attempt may wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadlines {
+    /// For a connection.
+    pub connect: Duration,
+    /// For the first byte of the answer; `None` waits for ever.
+    pub first_byte: Option<Duration>,
+    /// Between two reads of the body; `None` waits for ever.
+    pub idle: Option<Duration>,
+}
+
+/// How failed attempts are tried again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetrySettings {
+    /// Attempts after the first one.
+    pub max_retries: u32,
+    /// Budget of one call over all attempts and waits; `None` is no limit.
+    pub budget: Option<Duration>,
+    /// The wait before the first retry; it doubles with each one.
+    pub first_wait: Duration,
+    /// The longest wait of our own choosing.
+    pub longest_wait: Duration,
+    /// The longest `Retry-After` that is honoured; a longer one ends the call.
+    pub longest_retry_after: Duration,
+}
+
+/// Something that happened inside a pool and that a user wants to see.
+#[derive(Clone, Debug, PartialEq)]
+pub enum PoolEvent {
+    /// An attempt failed and the call is tried again.
+    Retry {
+        /// The session's id.
+        session: Arc<str>,
+        /// The engine that failed.
+        endpoint: Arc<str>,
+        /// Why, in a line.
+        cause: String,
+        /// How long until the next attempt starts.
+        wait: Duration,
+    },
+    /// A session was moved to another engine, because its own is out.
+    Moved {
+        /// The session's id.
+        session: Arc<str>,
+        /// The engine that is out.
+        from: Arc<str>,
+        /// The engine that takes over.
+        to: Arc<str>,
+    },
+    /// An engine was taken out of the pool.
+    EngineOut {
+        /// Which.
+        endpoint: Arc<str>,
+        /// The last failure, in a line.
+        cause: String,
+    },
+    /// An engine answers again.
+    EngineBack {
+        /// Which.
+        endpoint: Arc<str>,
+    },
+}
+
+/// Who is told of [`PoolEvent`]s. Called on the task of the call; it must return at once.
+pub type PoolObserver = Arc<dyn Fn(PoolEvent) + Send + Sync>;
+
+impl PoolSettings {
+    /// Settings for base URLs, with the defaults of every other field: no key, no headers, [`Deadlines::default`],
+    /// [`RetrySettings::default`], answers not streamed.
+    pub fn new<I: IntoIterator<Item = S>, S: Into<String>>(base_urls: I) -> Self {
+        Self {
+            base_urls: base_urls.into_iter().map(Into::into).collect(),
+            api_key_var: String::new(),
+            headers: BTreeMap::new(),
+            headers_from_env: BTreeMap::new(),
+            session_header: "X-Session-ID".to_owned(),
+            deadlines: Deadlines::default(),
+            retry: RetrySettings::default(),
+            stream: false,
+            max_connections: None,
+        }
+    }
+}
+
+impl Default for Deadlines {
+    /// Connect 10 s, first byte 10 min (an answer that is not streamed sends nothing before it is complete), idle 2 min.
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(10),
+            first_byte: Some(Duration::from_secs(600)),
+            idle: Some(Duration::from_secs(120)),
+        }
+    }
+}
+
+impl Default for RetrySettings {
+    /// 5 retries within 30 min, waits of 0.5 s doubling to 30 s, `Retry-After` up to 5 min.
+    fn default() -> Self {
+        Self {
+            max_retries: 5,
+            budget: Some(Duration::from_secs(1800)),
+            first_wait: Duration::from_millis(500),
+            longest_wait: Duration::from_secs(30),
+            longest_retry_after: Duration::from_secs(300),
+        }
+    }
+}
