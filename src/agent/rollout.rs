@@ -12,7 +12,7 @@ use crate::{
     rubric::Rubric,
     store::Event,
     taskset::Task,
-    trace::{AssistantMessage, Fault, FaultClass, Message, ModelCall, TimeSpan, Trace, now},
+    trace::{AssistantMessage, Fault, FaultClass, Message, ModelCall, TimeSpan, Trace, Turn, now},
 };
 
 /// The route of every call, as traces record it.
@@ -33,15 +33,12 @@ pub struct Rollout {
     spent: Spent,
     agent_time_left: Option<Duration>,
     deadline: Option<Instant>,
-    stop: Option<String>,
-    failed: bool,
 }
 
 impl Rollout {
     pub(super) fn begin(agent: Arc<Agent>, task: &Task, deadline: Option<Instant>) -> Self {
         let mut trace = Trace::new(Arc::clone(task), agent.info.clone());
-        let started = now();
-        trace.timing.start = started;
+        let started = trace.timing.start;
         trace.timing.boot = TimeSpan { start: started, end: started };
         trace.timing.setup = TimeSpan { start: started, end: started };
         trace.timing.agent.start = started;
@@ -55,14 +52,12 @@ impl Rollout {
             leaf: None,
             spent: Spent::default(),
             deadline,
-            stop: None,
-            failed: false,
         }
     }
 
     /// Whether another segment can run.
     pub fn open(&self) -> bool {
-        self.stop.is_none() && !self.failed
+        self.trace.stop_condition.is_none()
     }
 
     /// The conversation so far.
@@ -95,31 +90,27 @@ impl Rollout {
 
     /// Ends the rollout under a stop condition; the first one stands.
     pub fn stop(&mut self, condition: &str) {
-        self.stop.get_or_insert_with(|| condition.to_owned());
+        self.trace.stop(condition);
     }
 
     /// Ends the rollout with a failure: it will have no score.
     pub fn fail(&mut self, fault: Fault) {
-        self.stop(&fault.stop_condition());
-        self.failed = true;
-        self.trace.errors.push(fault);
+        self.trace.record_fault(fault);
     }
 
     /// Finalizes and scores, unless the rollout failed, and hands the trace on.
     pub async fn finish(mut self, rubric: &Rubric) -> Trace {
         self.stop("agent_completed");
-        let model_time = self.trace.calls.iter().map(|call| call.time.duration()).sum();
-        self.trace.timing.agent.finish(model_time);
-        if !self.failed {
+        self.trace.timing.agent.end = now();
+        self.trace.split_agent_time();
+        if self.trace.errors.is_empty() {
             let at = now();
             self.trace.timing.finalize = TimeSpan { start: at, end: at };
             self.trace.timing.scoring = TimeSpan { start: at, end: 0.0 };
             self.score(rubric).await;
             self.trace.timing.scoring.finish();
         }
-        self.trace.stop_condition = self.stop;
-        self.trace.is_completed = true;
-        self.trace.ok = !self.failed;
+        self.trace.ok = self.trace.errors.is_empty();
         self.trace
     }
 
@@ -130,15 +121,13 @@ impl Rollout {
             Some(scored) => scored,
             None => Err(match self.out_of_time("scoring") {
                 Halt::Failed(fault) => fault,
-                Halt::Stopped(condition) => {
-                    self.stop = Some(condition);
+                Halt::Stopped(_) => {
                     Fault::new(FaultClass::Scoring, "scoring did not finish within its deadline").retryable(true)
                 }
             }),
         };
         // The stop condition keeps saying how the agent ended; the error says why there is no score.
         if let Err(fault) = scored {
-            self.failed = true;
             self.trace.errors.push(fault);
         }
     }
@@ -146,13 +135,12 @@ impl Rollout {
     /// What an expired deadline means: the stage's own is an ordinary ending that replaces any stop condition, the
     /// whole episode's is a failure.
     fn out_of_time(&mut self, stage: &str) -> Halt {
-        self.trace.is_timeout = true;
         if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-            self.stop = Some("episode_timeout".to_owned());
+            self.trace.record_timeout("episode");
             let message = format!("the episode's deadline passed in its {stage} stage");
             return Halt::Failed(Fault::new(FaultClass::Infrastructure, message));
         }
-        self.stop = Some(format!("{stage}_timeout"));
+        self.trace.record_timeout(stage);
         Halt::Stopped(format!("{stage}_timeout"))
     }
 
@@ -177,10 +165,9 @@ impl Rollout {
 
     async fn commit(&mut self, reply: ChatReply, first_new: usize) -> Result<AssistantMessage, Halt> {
         self.record_failed(reply.failed);
-        let turn = self.trace.graph.at(self.leaf, self.conversation[first_new..].to_vec(), &[]);
-        let node = self.trace.graph.commit(turn, reply.message.clone(), reply.tokens).map_err(|error| {
-            Halt::Failed(Fault::from_error(FaultClass::Provider, &error))
-        })?;
+        let turn = Turn { leaf: self.leaf, tail: self.conversation[first_new..].to_vec(), tools: Arc::new([]) };
+        let committed = self.trace.graph.commit(turn, reply.message.clone(), reply.tokens);
+        let node = committed.map_err(|error| Halt::Failed(Fault::from_error(FaultClass::Provider, &error)))?;
         self.leaf = Some(node);
         self.spent.add(reply.usage.as_ref());
         let event = Event::TurnCompleted {

@@ -1,7 +1,9 @@
 //! Evaluations: the plan (fresh or resumed), the runner and the summary.
 
 mod plan;
+mod runner;
 mod summary;
 
 pub use plan::{Assignment, Plan, PlanCounts};
+pub use runner::{RunEnd, Runner};
 pub use summary::{EstimateError, Summary, pass_at_k, pass_hat_k};

@@ -2,10 +2,10 @@
 
 use std::{sync::Arc, time::Instant};
 
-use futures::{Stream, StreamExt as _};
 use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
+use super::{Assignment, Plan};
 use crate::{
     envs::Episodes,
     store::{Event, Journal, StoreError},
@@ -62,11 +62,7 @@ impl Runner {
     /// # Errors
     /// The reason for an early end. Whatever the reason, episodes in flight are finished and journalled first, unless
     /// the run is killed; everything acknowledged by the journal stays.
-    pub async fn run<P>(&self, plan: P) -> Result<(), RunEnd>
-    where
-        P: Stream<Item = Result<(Task, u32), TasksetError>>,
-    {
-        let mut plan = std::pin::pin!(plan);
+    pub async fn run(&self, plan: &mut Plan) -> Result<(), RunEnd> {
         let mut next: Option<(Task, u32)> = None;
         let mut exhausted = false;
         let mut running: JoinSet<Result<Ended, StoreError>> = JoinSet::new();
@@ -98,8 +94,7 @@ impl Runner {
                 }
                 planned = plan.next(), if !draining && next.is_none() => match planned {
                     None => exhausted = true,
-                    Some(Ok((_, 0))) => {}
-                    Some(Ok(planned)) => next = Some(planned),
+                    Some(Ok(Assignment { task, missing, .. })) => next = Some((task, missing)),
                     Some(Err(error)) => end = Some(self.stopping(error.into(), running.len()).await),
                 },
                 () = std::future::ready(()), if !draining && next.is_some() && running.len() < self.max_concurrent => {
