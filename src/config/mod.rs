@@ -2,10 +2,22 @@
 //! dump.
 
 mod eval;
+mod fault;
+mod json;
+mod layer;
+mod nearest;
+mod node;
+mod reader;
 mod section;
+mod value;
 
 pub use eval::{
     AgentConfig, ClientConfig, EvalConfig, Limits, RetryRule, RetryRules, Select, StageDeadlines, StatusMatch,
     TaskFilter,
 };
-pub use section::{FromValue, Section};
+pub use fault::{Fault, Faults, Origin};
+pub use layer::{Document, Layer};
+pub use nearest::nearest;
+pub use reader::{Key, Reader, Resolved};
+pub use section::Section;
+pub use value::{FromValue, Shape};

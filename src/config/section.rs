@@ -1,33 +1,70 @@
 //! Reading a block of configuration: typed getters that collect every fault instead of stopping at the first.
 
-use std::{fmt::Display, ops::RangeBounds};
+use std::{
+    collections::BTreeMap,
+    fmt::Display,
+    ops::{Bound, RangeBounds},
+    time::Duration,
+};
 
 use serde_json::{Map, Value};
 
+use super::{
+    fault::{Fault, Origin},
+    layer::joined,
+    node::{Content, Node, Table},
+    reader::{Record, Step},
+    value::{FromValue, Shape, described, expected},
+};
+
 /// One block of a layered configuration while it is read. Each getter marks its key as known, checks type and bounds,
 /// records faults with file, line and key, and falls back to the default, so that reading goes on.
+///
+/// A null, which the string "None" also is, unsets a key: the default applies, or nothing where nothing is allowed.
 pub struct Section<'a> {
-    values: &'a mut Map<String, Value>,
+    pub(super) record: &'a mut Record,
+    /// `None` where the block is absent.
+    pub(super) table: Option<&'a Table>,
+    /// Dotted key of the block; empty for the root.
+    pub(super) path: String,
+    pub(super) steps: Vec<Step>,
+    pub(super) doc: &'static str,
 }
 
-/// A type that a key may hold: `bool`, `i64`, `u32`, `u64`, `usize`, `f64`, `String`, `PathBuf`, lists of them.
-pub trait FromValue: Sized {
-    /// What is allowed, in words, for messages: "a whole number", "a list of strings".
-    const EXPECTED: &'static str;
-
-    /// Reads the value; `None` if it has another type.
-    fn from_value(value: &Value) -> Option<Self>;
+/// What stands at a key.
+enum Found<T> {
+    Absent,
+    Unset,
+    /// Of a wrong type; the fault is recorded.
+    Wrong,
+    Is(T, Value),
 }
 
-impl Section<'_> {
+impl<'a> Section<'a> {
+    /// Describes the next key that is read, for `--help`.
+    pub fn doc(&mut self, text: &'static str) -> &mut Self {
+        self.doc = text;
+        self
+    }
+
     /// The key's value; `None` when absent or unset with "None".
     pub fn get<T: FromValue>(&mut self, key: &str) -> Option<T> {
-        self.values.get(key).and_then(T::from_value)
+        let found = self.find::<T>(key);
+        self.settle(key, found, None, expected::<T>())
     }
 
     /// The key's value or the default.
     pub fn get_or<T: FromValue>(&mut self, key: &str, default: T) -> T {
-        self.get(key).unwrap_or(default)
+        match self.find::<T>(key) {
+            Found::Is(value, raw) => {
+                self.keep::<T>(key, raw, Some(&default), expected::<T>());
+                value
+            }
+            _ => {
+                self.keep::<T>(key, default.to_value(), Some(&default), expected::<T>());
+                default
+            }
+        }
     }
 
     /// The key's value, which must lie in the range, or the default.
@@ -37,25 +74,366 @@ impl Section<'_> {
         range: impl RangeBounds<T>,
         default: T,
     ) -> T {
-        self.get(key).filter(|value| range.contains(value)).unwrap_or(default)
+        let allowed = bounded::<T>(&range);
+        let found = self.find::<T>(key);
+        match self.within(key, found, &range) {
+            Found::Is(value, raw) => {
+                self.keep(key, raw, Some(&default), allowed);
+                value
+            }
+            _ => {
+                self.keep(key, default.to_value(), Some(&default), allowed);
+                default
+            }
+        }
     }
 
-    /// The choice that the key names, or the default.
-    pub fn choose<T: Copy>(&mut self, key: &str, choices: &[(&str, T)], default: T) -> T {
-        let name: Option<String> = self.get(key);
-        choices.iter().find(|choice| name.as_deref() == Some(choice.0)).map_or(default, |choice| choice.1)
+    /// The key's value, which must lie in the range; the default when absent, nothing when unset with "None".
+    pub fn limit_in<T: FromValue + PartialOrd + Display>(
+        &mut self,
+        key: &str,
+        range: impl RangeBounds<T>,
+        default: Option<T>,
+    ) -> Option<T> {
+        let allowed = format!("{} or \"None\"", bounded::<T>(&range));
+        let found = self.find::<T>(key);
+        let found = self.within(key, found, &range);
+        self.settle(key, found, default, allowed)
+    }
+
+    /// The key's value; a fault when it is absent.
+    pub fn required<T: FromValue>(&mut self, key: &str) -> Option<T> {
+        let found = self.find::<T>(key);
+        if matches!(found, Found::Absent | Found::Unset) {
+            let fault = Fault::new(self.origin(key), self.dotted(key), "missing").expected(expected::<T>());
+            self.record.faults.push(fault);
+        }
+        self.settle(key, found, None, expected::<T>())
+    }
+
+    /// Seconds above 0, whole or not; the default when absent, `None` when unset with "None".
+    pub fn duration(&mut self, key: &str, default: Option<Duration>) -> Option<Duration> {
+        let allowed = "seconds above 0";
+        let found = match self.find::<f64>(key) {
+            Found::Is(seconds, raw) => match Duration::try_from_secs_f64(seconds) {
+                Ok(duration) if !duration.is_zero() => Found::Is(duration.as_secs_f64(), raw),
+                _ => {
+                    self.wrong(key, format!("out of bounds: {raw}"), allowed.to_owned());
+                    Found::Wrong
+                }
+            },
+            other => other,
+        };
+        let seconds =
+            self.settle(key, found, default.map(|duration| duration.as_secs_f64()), format!("{allowed} or \"None\""));
+        seconds.map(Duration::from_secs_f64)
+    }
+
+    /// The choice that the key names, or the default, which must be one of the choices.
+    pub fn choose<T: Copy>(&mut self, key: &str, choices: &[(&str, T)], default: T) -> T
+    where
+        T: PartialEq,
+    {
+        let names: Vec<&str> = choices.iter().map(|choice| choice.0).collect();
+        let allowed = format!("one of {}", names.join(", "));
+        let default_name = choices.iter().find(|choice| choice.1 == default).map(|choice| choice.0.to_owned());
+        let found = match self.find::<String>(key) {
+            Found::Is(name, raw) => match choices.iter().find(|choice| choice.0 == name) {
+                Some(choice) => {
+                    self.keep(key, raw, default_name.as_ref(), allowed);
+                    return choice.1;
+                }
+                None => {
+                    let fault = Fault::new(self.origin(key), self.dotted(key), format!("unknown choice `{name}`"))
+                        .expected(allowed.clone());
+                    let near = super::nearest(&name, names).first().map(|near| format!("did you mean `{near}`?"));
+                    self.record.faults.push(Fault { hint: near, ..fault });
+                    Found::Wrong
+                }
+            },
+            other => other,
+        };
+        self.settle(key, found, default_name, allowed);
+        default
+    }
+
+    /// The block below a key; an empty one where it is absent or null.
+    pub fn child(&mut self, key: &str) -> Section<'_> {
+        let path = self.dotted(key);
+        self.record.blocks.insert(path.clone());
+        let mut steps = self.steps.clone();
+        steps.push(Step::Key(key.to_owned()));
+        let table = match self.table.and_then(|table| table.get(key)) {
+            Some(Node { content: Content::Table(table), .. }) => Some(table),
+            Some(node) if !node.is_null() => {
+                let fault = Fault::new(node.at.clone(), path.clone(), format!("not {}", described(&node.to_value())));
+                self.record.faults.push(fault.expected("a table of keys"));
+                None
+            }
+            _ => None,
+        };
+        Section { record: self.record, table, path, steps, doc: "" }
+    }
+
+    /// Keys of the user's own: everything below the key, as it is. Nulls stay.
+    pub fn open(&mut self, key: &str) -> Map<String, Value> {
+        match self.free(key, Shape::Open) {
+            Some(Value::Object(map)) => map,
+            _ => Map::new(),
+        }
+    }
+
+    /// A map of strings with keys of the user's own, such as headers.
+    pub fn strings(&mut self, key: &str) -> BTreeMap<String, String> {
+        let mut strings = BTreeMap::new();
+        if let Some(Value::Object(map)) = self.free(key, Shape::Map) {
+            for (name, value) in map {
+                match value {
+                    Value::String(text) => {
+                        strings.insert(name, text);
+                    }
+                    Value::Null => {}
+                    other => {
+                        let at = self.place(&[key, &name]);
+                        let path = joined(&self.dotted(key), &name);
+                        let fault = Fault::new(at, path, format!("wrong type: {}", described(&other)));
+                        self.record.faults.push(fault.expected("a string"));
+                    }
+                }
+            }
+        }
+        strings
+    }
+
+    /// Any value, checked by the caller with `fault`; null when absent.
+    pub fn value(&mut self, key: &str, default: Value, allowed: &str) -> Value {
+        let value = match self.node(key) {
+            Some(node) if !node.is_null() => node.to_value(),
+            Some(_) => Value::Null,
+            None => default.clone(),
+        };
+        let (path, at) = (self.dotted(key), self.origin(key));
+        let doc = std::mem::take(&mut self.doc);
+        self.record.keep(&path, &self.steps, key, Shape::One, allowed.to_owned(), doc, default, value.clone(), at);
+        value
+    }
+
+    /// A list of blocks; `read` is called for each of them in order.
+    pub fn list<T>(&mut self, key: &str, mut read: impl FnMut(&mut Section<'_>) -> T) -> Vec<T> {
+        let path = self.dotted(key);
+        let doc = std::mem::take(&mut self.doc);
+        let node = self.node(key);
+        let items: &[Node] = match node.map(|node| &node.content) {
+            Some(Content::List(items)) => items,
+            Some(_) if node.is_some_and(|node| !node.is_null()) => {
+                let found = node.map(Node::to_value).unwrap_or_default();
+                self.wrong(key, format!("wrong type: {}", described(&found)), "a list of tables".to_owned());
+                &[]
+            }
+            _ => &[],
+        };
+        let (steps, at) = (self.steps.clone(), self.origin(key));
+        let empty = Value::Array(Vec::new());
+        self.record.keep(&path, &steps, key, Shape::List, "a list of tables".into(), doc, empty.clone(), empty, at);
+        self.record.lists.insert(path.clone());
+        let mut results = Vec::new();
+        for (index, item) in items.iter().enumerate() {
+            let path = format!("{path}[{index}]");
+            let table = if let Content::Table(table) = &item.content {
+                Some(table)
+            } else {
+                let fault = Fault::new(item.at.clone(), path.clone(), "wrong type");
+                self.record.faults.push(fault.expected("a table of keys"));
+                None
+            };
+            self.record.blocks.insert(path.clone());
+            let mut steps = steps.clone();
+            steps.extend([Step::Key(key.to_owned()), Step::Item(index)]);
+            results.push(read(&mut Section { record: self.record, table, path, steps, doc: "" }));
+        }
+        results
     }
 
     /// Records a fault at a key: what is wrong and what to change.
     pub fn fault(&mut self, key: &str, problem: impl Into<String>) {
-        let _ = (key, problem.into());
+        let fault = Fault::new(self.origin(key), self.dotted(key), problem);
+        self.record.faults.push(fault);
+    }
+
+    /// Records a fault at a key, with a hint such as "did you mean `a`?".
+    pub fn fault_hint(&mut self, key: &str, problem: impl Into<String>, hint: impl Into<String>) {
+        let fault = Fault::new(self.origin(key), self.dotted(key), problem).hint(hint);
+        self.record.faults.push(fault);
+    }
+
+    /// Records a warning at a key: what has no effect and why.
+    pub fn warn(&mut self, key: &str, problem: impl Into<String>) {
+        let fault = Fault::new(self.origin(key), self.dotted(key), problem);
+        self.record.warnings.push(fault);
+    }
+
+    /// Says where a key of another generation or tool went; given, it is a fault with this hint.
+    pub fn moved(&mut self, key: &str, hint: &'static str) {
+        let path = self.dotted(key);
+        self.record.moved.insert(path, hint);
+    }
+
+    /// Accepts all keys of this block that are not read: for a block whose reader is not known.
+    pub fn accept_rest(&mut self) {
+        self.record.accepted.insert(self.path.clone());
+    }
+
+    /// Whether the key is given, be it with null.
+    #[must_use]
+    pub fn has(&self, key: &str) -> bool {
+        self.node(key).is_some()
+    }
+
+    /// Whether the key is given with null or "None".
+    #[must_use]
+    pub fn is_unset(&self, key: &str) -> bool {
+        self.node(key).is_some_and(Node::is_null)
+    }
+
+    /// Where the key's value stands.
+    #[must_use]
+    pub fn origin(&self, key: &str) -> Origin {
+        self.node(key).map_or(Origin::Default, |node| node.at.clone())
+    }
+
+    /// The full dotted name of a key of this block.
+    #[must_use]
+    pub fn dotted(&self, key: &str) -> String {
+        joined(&self.path, key)
+    }
+
+    /// Replaces what the resolved configuration shows for a key that was read.
+    pub fn resolve(&mut self, key: &str, value: Value) {
+        let path = self.dotted(key);
+        self.record.resolve(&path, value);
+    }
+
+    fn node(&self, key: &str) -> Option<&'a Node> {
+        self.table.and_then(|table| table.get(key))
+    }
+
+    fn place(&self, keys: &[&str]) -> Origin {
+        let mut table = self.table;
+        let mut at = Origin::Default;
+        for key in keys {
+            let Some(node) = table.and_then(|table| table.get(*key)) else { break };
+            at = node.at.clone();
+            table = if let Content::Table(inner) = &node.content { Some(inner) } else { None };
+        }
+        at
+    }
+
+    fn wrong(&mut self, key: &str, problem: String, allowed: String) {
+        let fault = Fault::new(self.origin(key), self.dotted(key), problem).expected(allowed);
+        self.record.faults.push(fault);
+    }
+
+    /// Finds and types a value; a wrong type is recorded here.
+    fn find<T: FromValue>(&mut self, key: &str) -> Found<T> {
+        let Some(node) = self.node(key) else { return Found::Absent };
+        if node.is_null() {
+            return Found::Unset;
+        }
+        let mut candidates = vec![node.to_value()];
+        if let Content::Words(words) = &node.content {
+            let last_turn = words.last().map_or(0, |word| word.turn);
+            if T::SHAPE == Shape::List {
+                let typed = words.iter().map(|word| word.value.clone()).collect();
+                let texts = words.iter().map(|word| Value::String(word.text.clone())).collect();
+                candidates = vec![Value::Array(typed), Value::Array(texts)];
+            } else if words.iter().filter(|word| word.turn == last_turn).count() > 1 {
+                self.wrong(key, "more than one value".to_owned(), expected::<T>());
+                return Found::Wrong;
+            } else {
+                candidates.extend(words.last().map(|word| Value::String(word.text.clone())));
+            }
+        }
+        if let Some((value, raw)) = candidates.iter().find_map(|raw| Some((T::from_value(raw)?, raw.clone()))) {
+            return Found::Is(value, raw);
+        }
+        self.wrong(key, format!("wrong type: {}", described(&candidates[0])), expected::<T>());
+        Found::Wrong
+    }
+
+    fn within<T: FromValue + PartialOrd + Display>(
+        &mut self,
+        key: &str,
+        found: Found<T>,
+        range: &impl RangeBounds<T>,
+    ) -> Found<T> {
+        match found {
+            Found::Is(value, _) if !range.contains(&value) => {
+                self.wrong(key, format!("out of bounds: {value}"), bounded::<T>(range));
+                Found::Wrong
+            }
+            other => other,
+        }
+    }
+
+    /// Ends a getter for a value that may be absent: null unsets the default too.
+    fn settle<T: FromValue>(&mut self, key: &str, found: Found<T>, default: Option<T>, allowed: String) -> Option<T> {
+        let (value, raw) = match found {
+            Found::Is(value, raw) => (Some(value), raw),
+            Found::Unset => (None, Value::Null),
+            Found::Absent | Found::Wrong => {
+                let raw = default.as_ref().map_or(Value::Null, T::to_value);
+                self.keep(key, raw, default.as_ref(), allowed);
+                return default;
+            }
+        };
+        self.keep(key, raw, default.as_ref(), allowed);
+        value
+    }
+
+    fn keep<T: FromValue>(&mut self, key: &str, value: Value, default: Option<&T>, allowed: String) {
+        let default = default.map_or(Value::Null, T::to_value);
+        let (path, at) = (self.dotted(key), self.origin(key));
+        let doc = std::mem::take(&mut self.doc);
+        self.record.keep(&path, &self.steps, key, T::SHAPE, allowed, doc, default, value, at);
+    }
+
+    fn free(&mut self, key: &str, shape: Shape) -> Option<Value> {
+        let node = self.node(key);
+        let value = match node.map(|node| &node.content) {
+            Some(Content::Table(_)) => node.map(Node::to_value),
+            Some(_) if node.is_some_and(|node| !node.is_null()) => {
+                let found = node.map(Node::to_value).unwrap_or_default();
+                self.wrong(key, format!("wrong type: {}", described(&found)), "a table of keys".to_owned());
+                None
+            }
+            _ => None,
+        };
+        let empty = Value::Object(Map::new());
+        let (path, at) = (self.dotted(key), self.origin(key));
+        let doc = std::mem::take(&mut self.doc);
+        let kept = value.clone().unwrap_or_else(|| empty.clone());
+        self.record.keep(&path, &self.steps, key, shape, "a table of keys".into(), doc, empty, kept, at);
+        value
     }
 }
 
-impl FromValue for String {
-    const EXPECTED: &'static str = "a string";
-
-    fn from_value(value: &Value) -> Option<Self> {
-        value.as_str().map(str::to_owned)
-    }
+/// Type and bounds in words.
+fn bounded<T: FromValue + Display>(range: &impl RangeBounds<T>) -> String {
+    let from = match range.start_bound() {
+        Bound::Included(from) => format!(" from {from}"),
+        Bound::Excluded(from) => format!(" above {from}"),
+        Bound::Unbounded => String::new(),
+    };
+    let to = match range.end_bound() {
+        Bound::Included(to) => format!(" to {to}"),
+        Bound::Excluded(to) => format!(" below {to}"),
+        Bound::Unbounded => String::new(),
+    };
+    // The bounds of the type give way to those of the key.
+    let kind = if from.is_empty() && to.is_empty() {
+        T::EXPECTED
+    } else {
+        T::EXPECTED.split(" from ").next().unwrap_or_default()
+    };
+    format!("{kind}{from}{to}")
 }
