@@ -12,8 +12,8 @@ use crate::trace::Trace;
 
 /// How the answer is taken from the model's last reply: a chain of steps, each on what the one before left.
 ///
-/// The last reply is the visible text of the last assistant message; reasoning that the server keeps apart
-/// (`reasoning_content`) is no part of it.
+/// The last reply is the visible text of the newest sampled message, trimmed ([`Trace::last_reply`]); reasoning that
+/// the server keeps apart (`reasoning_content`) is no part of it.
 #[derive(Clone, Debug, Default)]
 pub struct Answer {
     steps: Vec<Step>,
@@ -94,9 +94,9 @@ impl Answer {
 
     /// The answer of a rollout, or why it has none.
     pub fn of(&self, trace: &Trace) -> Result<String, String> {
-        match last_reply(trace) {
-            Some(reply) => self.of_text(reply).map(Cow::into_owned),
-            None => Err("the model gave no reply".to_owned()),
+        match trace.last_reply() {
+            "" => Err("the model gave no reply".to_owned()),
+            reply => self.of_text(reply).map(Cow::into_owned),
         }
     }
 
@@ -197,12 +197,6 @@ pub fn last_number(text: &str) -> Option<&str> {
         text[..found.start()].chars().next_back().is_some_and(|before| before.is_alphanumeric() || before == ')');
     let number = found.as_str();
     Some(if glued { number.trim_start_matches(['-', '+', '\u{2212}']) } else { number })
-}
-
-/// The visible text of the last assistant message.
-fn last_reply(trace: &Trace) -> Option<&str> {
-    let _ = trace;
-    None
 }
 
 #[cfg(test)]

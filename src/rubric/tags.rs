@@ -86,16 +86,17 @@ pub fn sequence<'a>(text: &'a str, names: &[&str]) -> Result<Vec<&'a str>, TagFa
     for name in names {
         contents.push(content(&marks, &in_code, name)?);
     }
-    let (mut end, mut last) = (0, None::<&str>);
-    for (name, content) in names.iter().zip(&contents) {
-        let opening = content.start - name.len() - "<>".len();
-        if opening < end {
-            let first = last.unwrap_or_default().to_owned();
-            return Err(TagFault::Order { first, second: (*name).to_owned() });
-        }
-        refuse_text(&text[end..opening])?;
-        end = content.end + name.len() + "</>".len();
-        last = Some(name);
+    let whole = |name: &str, content: &Range<usize>| {
+        content.start - "<>".len() - name.len()..content.end + "</>".len() + name.len()
+    };
+    let spans: Vec<Range<usize>> = names.iter().zip(&contents).map(|(name, content)| whole(name, content)).collect();
+    if let Some(at) = spans.windows(2).position(|pair| pair[1].start < pair[0].end) {
+        return Err(TagFault::Order { first: names[at].to_owned(), second: names[at + 1].to_owned() });
+    }
+    let mut end = 0;
+    for span in spans {
+        refuse_text(&text[end..span.start])?;
+        end = span.end;
     }
     refuse_text(&text[end..])?;
     Ok(contents.into_iter().map(|content| &text[content]).collect())
