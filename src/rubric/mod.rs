@@ -2,10 +2,28 @@
 //!
 //! What enters is a finished trace; what leaves is the same trace with its rewards, metrics and the reasons for them.
 //! A scorer that fails, or whose score is not finite, makes the rollout unscored: it is never a reward of 0.
+//!
+//! Three layers, each usable alone: plain functions over text ([`text`], [`similarity`], [`tags`], [`fence`], [`math`],
+//! [`schema`]), [`Answer`] which says what part of the last reply they look at, and [`Compare`] which makes a
+//! [`Scorer`] of both.
 
-use std::sync::Arc;
+mod answer;
+mod compare;
+pub mod fence;
+pub mod math;
+pub mod schema;
+mod score;
+pub mod similarity;
+pub mod tags;
+pub mod text;
+
+use std::{ops::RangeInclusive, sync::Arc};
 
 use futures::future::BoxFuture;
+
+pub use answer::{Answer, after_hashes, boxed, last_number, strip_think};
+pub use compare::{Compare, Expected, all_of, any_of, clamp, compare, examine, threshold};
+pub use score::{asynchronous, heavy};
 
 use crate::trace::{Fault, TaskData, Trace};
 
@@ -14,7 +32,7 @@ use crate::trace::{Fault, TaskData, Trace};
 pub struct ScoreContext<'a> {
     /// The row.
     pub task: &'a TaskData,
-    /// The rollout, finished but for its scores.
+    /// The rollout, finished but for its scores; rewards find the metrics already in it.
     pub trace: &'a Trace,
 }
 
@@ -29,22 +47,84 @@ pub struct Score {
 
 /// Something that scores a rollout.
 pub trait Scorer: Send + Sync {
-    /// Scores one rollout.
+    /// Scores one rollout. Dropping the future ends the scoring.
     fn score<'a>(&'a self, context: ScoreContext<'a>) -> BoxFuture<'a, Result<Score, Fault>>;
+
+    /// The score at once, of a scorer that waits for nothing; `None` (the default) for all others. Such scorers run
+    /// in place, without a future.
+    fn score_now(&self, _context: ScoreContext<'_>) -> Option<Result<Score, Fault>> {
+        None
+    }
 }
 
 /// The named, weighted rewards and unweighted metrics of a task.
+///
+/// Built as a chain; a chain with a fault in it (a name twice, a weight that is no number) is refused by
+/// [`Rubric::build`], and one that was never built scores nothing: [`Rubric::score`] fails with the same message.
 #[derive(Clone, Default)]
 pub struct Rubric {
     rewards: Vec<Named>,
     metrics: Vec<Named>,
+    fault: Option<RubricError>,
 }
 
 #[derive(Clone)]
 struct Named {
     name: String,
     weight: f64,
+    bounds: Option<RangeInclusive<f64>>,
     scorer: Arc<dyn Scorer>,
+}
+
+/// One line of a rubric, for help texts and descriptions.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RubricLine<'a> {
+    /// The name under which the score is kept.
+    pub name: &'a str,
+    /// The weight of a reward; `None` for a metric.
+    pub weight: Option<f64>,
+    /// The declared bounds of the raw score, ends included.
+    pub bounds: Option<RangeInclusive<f64>>,
+}
+
+/// Why a rubric or a scorer cannot be built.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum RubricError {
+    /// Two scorers of one name.
+    #[error("the rubric names `{0}` twice: give each reward and metric its own name")]
+    Duplicate(String),
+    /// A scorer without a name.
+    #[error("a reward or metric has an empty name: name it")]
+    Unnamed,
+    /// A weight that is no number.
+    #[error("the weight of reward `{name}` is {weight}: give a finite number")]
+    Weight {
+        /// The reward.
+        name: String,
+        /// Its weight.
+        weight: f64,
+    },
+    /// Bounds that hold nothing.
+    #[error("the bounds of reward `{name}` are {low} to {high}: give two finite numbers, the lower first")]
+    Bounds {
+        /// The reward.
+        name: String,
+        /// Lower end.
+        low: f64,
+        /// Upper end.
+        high: f64,
+    },
+    /// A pattern that does not compile.
+    #[error("`{pattern}` is not a regular expression: {problem}")]
+    Pattern {
+        /// The pattern.
+        pattern: String,
+        /// What the compiler says.
+        problem: String,
+    },
+    /// A JSON schema that does not compile.
+    #[error("not a valid JSON schema: {0}")]
+    Schema(String),
 }
 
 impl Rubric {
@@ -55,16 +135,81 @@ impl Rubric {
 
     /// Adds a weighted reward.
     #[must_use]
-    pub fn reward(mut self, name: &str, weight: f64, scorer: impl Scorer + 'static) -> Self {
-        self.rewards.push(Named { name: name.to_owned(), weight, scorer: Arc::new(scorer) });
-        self
+    pub fn reward(self, name: &str, weight: f64, scorer: impl Scorer + 'static) -> Self {
+        self.add_reward(name, weight, None, Arc::new(scorer))
+    }
+
+    /// Adds a weighted reward whose raw score must lie within bounds, ends included; outside, the scoring failed.
+    #[must_use]
+    pub fn reward_in(
+        self,
+        name: &str,
+        weight: f64,
+        bounds: RangeInclusive<f64>,
+        scorer: impl Scorer + 'static,
+    ) -> Self {
+        self.add_reward(name, weight, Some(bounds), Arc::new(scorer))
     }
 
     /// Adds a metric.
     #[must_use]
     pub fn metric(mut self, name: &str, scorer: impl Scorer + 'static) -> Self {
-        self.metrics.push(Named { name: name.to_owned(), weight: 0.0, scorer: Arc::new(scorer) });
+        self.check_name(name);
+        self.metrics.push(Named { name: name.to_owned(), weight: 0.0, bounds: None, scorer: Arc::new(scorer) });
         self
+    }
+
+    /// The rubric, if nothing in the chain that made it was wrong.
+    pub fn build(self) -> Result<Self, RubricError> {
+        match self.fault {
+            Some(fault) => Err(fault),
+            None => Ok(self),
+        }
+    }
+
+    /// The names of its rewards, then of its metrics, in the order they were added.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.rewards.iter().chain(&self.metrics).map(|named| named.name.as_str())
+    }
+
+    /// Its rewards with their weights, then its metrics, in the order they were added.
+    pub fn lines(&self) -> impl Iterator<Item = RubricLine<'_>> {
+        let rewards = self.rewards.iter().map(|named| (named, Some(named.weight)));
+        let metrics = self.metrics.iter().map(|named| (named, None));
+        rewards.chain(metrics).map(|(named, weight)| RubricLine {
+            name: &named.name,
+            weight,
+            bounds: named.bounds.clone(),
+        })
+    }
+
+    fn add_reward(
+        mut self,
+        name: &str,
+        weight: f64,
+        bounds: Option<RangeInclusive<f64>>,
+        scorer: Arc<dyn Scorer>,
+    ) -> Self {
+        self.check_name(name);
+        if !weight.is_finite() {
+            self.fault.get_or_insert(RubricError::Weight { name: name.to_owned(), weight });
+        }
+        if let Some(bounds) = &bounds {
+            let (low, high) = (*bounds.start(), *bounds.end());
+            if !(low.is_finite() && high.is_finite() && low <= high) {
+                self.fault.get_or_insert(RubricError::Bounds { name: name.to_owned(), low, high });
+            }
+        }
+        self.rewards.push(Named { name: name.to_owned(), weight, bounds, scorer });
+        self
+    }
+
+    fn check_name(&mut self, name: &str) {
+        if name.is_empty() {
+            self.fault.get_or_insert(RubricError::Unnamed);
+        } else if self.names().any(|other| other == name) {
+            self.fault.get_or_insert(RubricError::Duplicate(name.to_owned()));
+        }
     }
 }
 
@@ -72,6 +217,16 @@ impl Score {
     /// A score with its reason.
     pub fn because(value: f64, why: impl Into<String>) -> Self {
         Self { value, why: Some(why.into()) }
+    }
+
+    /// A full score with its reason.
+    pub fn pass(why: impl Into<String>) -> Self {
+        Self::because(1.0, why)
+    }
+
+    /// A score of 0 with its reason.
+    pub fn fail(why: impl Into<String>) -> Self {
+        Self::because(0.0, why)
     }
 }
 
@@ -88,5 +243,9 @@ where
 {
     fn score<'a>(&'a self, context: ScoreContext<'a>) -> BoxFuture<'a, Result<Score, Fault>> {
         Box::pin(std::future::ready(self(context)))
+    }
+
+    fn score_now(&self, context: ScoreContext<'_>) -> Option<Result<Score, Fault>> {
+        Some(self(context))
     }
 }
