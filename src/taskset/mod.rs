@@ -1,21 +1,45 @@
 //! Tasksets: lazy loaders of tasks, with the rubric that scores them and the user who talks in them.
 //!
 //! Opening a taskset reads its config only; data is read as the stream is polled. No key and no network is needed to
-//! list, describe or open one.
+//! list, describe or open one. What leaves is a [`TaskStream`], most often through [`select`].
+
+pub mod dataset;
+mod random;
+mod registry;
+mod sample;
 
 use std::sync::Arc;
 
-use futures::{future::BoxFuture, stream::BoxStream};
+use futures::{StreamExt, future::BoxFuture, stream, stream::BoxStream};
+
+pub use random::PythonRandom;
+pub use registry::{Key, Shipped, find_in};
+pub use sample::{planned, select};
 
 use crate::{
     rubric::Rubric,
-    trace::{Fault, Message, TraceTask},
+    trace::{Fault, Message, TaskData, TraceTask},
 };
 
 /// A loader of tasks.
 pub trait Taskset: Send + Sync {
-    /// The tasks in their unfiltered order, read as they are asked for. The same stream every time.
+    /// The tasks in their unfiltered order, read as they are asked for. The same stream every time. Polling it needs
+    /// a tokio runtime when the data is a file: files are read on blocking threads. It ends after the first error.
     fn tasks(&self) -> TaskStream;
+
+    /// The tasks from a position on. The default reads and drops those before it; a taskset that makes its tasks from
+    /// their positions does better.
+    fn tasks_from(&self, position: u64) -> TaskStream {
+        let skipped = usize::try_from(position).unwrap_or(usize::MAX);
+        let mut passed = 0;
+        // Errors among the dropped tasks must still come out.
+        let rest = self.tasks().filter(move |task| {
+            let keep = task.is_err() || passed >= skipped;
+            passed += 1;
+            std::future::ready(keep)
+        });
+        rest.boxed()
+    }
 
     /// How many there are.
     fn size(&self) -> TasksetSize;
@@ -68,7 +92,7 @@ pub enum UserTurn {
 }
 
 /// Why tasks could not be loaded. The message names the file and the row, and says what to change.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum TasksetError {
     /// The data is not there or cannot be read.
     #[error("{0}")]
@@ -78,9 +102,41 @@ pub enum TasksetError {
     Row {
         /// The file.
         file: String,
-        /// The row, from 1.
+        /// The row, from 1; in a text file the line.
         row: u64,
         /// What is wrong and what is expected.
         problem: String,
     },
+    /// The selection cannot be made of this taskset.
+    #[error("{0}")]
+    Select(String),
+    /// No taskset has this name.
+    #[error("unknown taskset `{id}`{}", registry::suggestion(nearest))]
+    Unknown {
+        /// The name asked for.
+        id: String,
+        /// The names most like it, best first.
+        nearest: Vec<String>,
+    },
+}
+
+/// Tasks that are made from their positions: `make(idx)` for each position from `start` up to `count`, without end when
+/// there is no count. `make` gives the row; its `idx` is set here.
+pub fn generated(
+    kind: &'static str,
+    start: u64,
+    count: Option<u64>,
+    make: impl Fn(u64) -> TaskData + Send + 'static,
+) -> TaskStream {
+    let tasks = (start..count.unwrap_or(u64::MAX)).map(move |idx| {
+        let mut data = make(idx);
+        data.idx = Some(idx);
+        Ok(Arc::new(task(kind, data)))
+    });
+    stream::iter(tasks).boxed()
+}
+
+/// A task with its identity.
+pub fn task(kind: &str, data: TaskData) -> TraceTask {
+    TraceTask { kind: kind.to_owned(), data, key: None, hash: None }
 }

@@ -1,0 +1,1 @@
+//! Rows of data files, read as they are asked for.

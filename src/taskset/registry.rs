@@ -1,0 +1,137 @@
+//! The register of shipped tasksets: what is known of one before it is opened.
+
+use std::sync::Arc;
+
+use super::{Taskset, TasksetError};
+use crate::config::Section;
+
+/// A taskset that ships with the program.
+#[derive(Clone, Copy)]
+pub struct Shipped {
+    /// Its name, in kebab case.
+    pub id: &'static str,
+    /// One line: what the model has to do.
+    pub summary: &'static str,
+    /// Its card, in Markdown.
+    pub readme: &'static str,
+    /// Its configuration keys.
+    pub keys: &'static [Key],
+    /// Opens it from its block of the configuration; reads no data and asks for no key. Faults of the configuration are
+    /// recorded in the section and do not fail the call.
+    pub open: fn(&mut Section<'_>) -> Result<Arc<dyn Taskset>, TasksetError>,
+}
+
+/// A configuration key of a taskset, for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key {
+    /// The key, in snake case.
+    pub name: &'static str,
+    /// What it holds, in words.
+    pub kind: &'static str,
+    /// Its default, as written in TOML; empty for none.
+    pub default: &'static str,
+    /// What it does.
+    pub meaning: &'static str,
+}
+
+/// How many names a failed search suggests.
+const SUGGESTIONS: usize = 3;
+
+/// Finds a taskset by name. Case and `_` for `-` do not matter, an owner before a slash, a version after an `@` and a
+/// `-v1` at the end are left aside: `PrimeIntellect/Alphabet_Sort@0.1.2` is `alphabet-sort`.
+pub fn find_in<'a>(shipped: &'a [Shipped], id: &str) -> Result<&'a Shipped, TasksetError> {
+    let plain = plain_name(id);
+    let unversioned = plain.trim_end_matches(|c: char| c.is_ascii_digit()).strip_suffix("-v").unwrap_or(&plain);
+    shipped
+        .iter()
+        .find(|taskset| taskset.id == plain)
+        .or_else(|| shipped.iter().find(|taskset| taskset.id == unversioned))
+        .ok_or_else(|| TasksetError::Unknown { id: id.to_owned(), nearest: nearest(shipped, unversioned) })
+}
+
+fn plain_name(id: &str) -> String {
+    let id = id.trim();
+    let name = id.rsplit('/').next().unwrap_or(id);
+    let name = name.split('@').next().unwrap_or(name);
+    name.to_lowercase().replace(['_', ' '], "-")
+}
+
+/// The names most like a mistyped one; all names, in order, when none is like it.
+fn nearest(shipped: &[Shipped], name: &str) -> Vec<String> {
+    let mut ranked: Vec<(usize, &str)> = shipped
+        .iter()
+        .map(|taskset| (taskset.id, edit_distance(taskset.id, name)))
+        .filter(|(id, distance)| {
+            *distance <= id.len().max(name.len()) / 2 || (name.len() > 2 && (id.contains(name) || name.contains(id)))
+        })
+        .map(|(id, distance)| (distance, id))
+        .collect();
+    ranked.sort_unstable();
+    if ranked.is_empty() {
+        return shipped.iter().map(|taskset| taskset.id.to_owned()).collect();
+    }
+    ranked.into_iter().take(SUGGESTIONS).map(|(_, id)| id.to_owned()).collect()
+}
+
+/// Levenshtein distance in characters.
+fn edit_distance(left: &str, right: &str) -> usize {
+    let right: Vec<char> = right.chars().collect();
+    let mut row: Vec<usize> = (0..=right.len()).collect();
+    for (i, left_char) in left.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, right_char) in right.iter().enumerate() {
+            let replaced = diagonal + usize::from(left_char != *right_char);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[right.len()]
+}
+
+/// The end of the message about an unknown name.
+pub(super) fn suggestion(nearest: &[String]) -> String {
+    match nearest {
+        [] => String::new(),
+        [only] => format!(": did you mean `{only}`?"),
+        names => {
+            let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+            format!(": nearest are {}; `rollhouse tasksets list` shows all", names.join(", "))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shipped() -> Vec<Shipped> {
+        let open = |_: &mut Section<'_>| Err(TasksetError::Source("not opened here".to_owned()));
+        ["alphabet-sort", "reverse-text", "gsm8k", "wordle"]
+            .map(|id| Shipped { id, summary: "", readme: "", keys: &[], open })
+            .to_vec()
+    }
+
+    #[track_caller]
+    fn found(id: &str, expected: &str) {
+        assert_eq!(find_in(&shipped(), id).map(|taskset| taskset.id), Ok(expected));
+    }
+
+    #[test]
+    fn names_are_found_in_every_spelling() {
+        found("alphabet-sort", "alphabet-sort");
+        found("Alphabet_Sort", "alphabet-sort");
+        found("primeintellect/alphabet-sort@0.1.2", "alphabet-sort");
+        found("alphabet-sort-v1", "alphabet-sort");
+        found("owner/alphabet_sort_v12@latest", "alphabet-sort");
+        found("GSM8K", "gsm8k");
+    }
+
+    #[test]
+    fn an_unknown_name_suggests_the_nearest() {
+        let message = |id: &str| find_in(&shipped(), id).err().map(|error| error.to_string()).unwrap_or_default();
+        assert_eq!(message("alfabet-sort"), "unknown taskset `alfabet-sort`: did you mean `alphabet-sort`?");
+        assert_eq!(message("wordl"), "unknown taskset `wordl`: did you mean `wordle`?");
+        assert!(message("zzzzzzzzzzzzzzzzzzzz").contains("`gsm8k`"));
+    }
+}
