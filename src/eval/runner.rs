@@ -165,5 +165,5 @@ impl Ended {
 }
 
 fn truncated(episode: &Episode) -> bool {
-    episode.traces.iter().any(|trace| trace.is_truncated())
+    episode.traces.iter().any(|trace| trace.stop_condition.as_deref().is_some_and(|stop| stop.starts_with("max_")))
 }

@@ -1,5 +1,5 @@
 //! Drives the built program as a user does: commands, a simulator process, run folders.
-#![allow(dead_code, clippy::disallowed_methods, reason = "each test file uses a part of it; tests spawn the program")]
+#![allow(dead_code, unreachable_pub, clippy::disallowed_methods, reason = "each test file uses a part of it; tests spawn the program")]
 
 use std::{
     fs,
