@@ -8,6 +8,7 @@ mod layer;
 mod nearest;
 mod node;
 mod reader;
+mod secret;
 mod section;
 mod value;
 
@@ -19,5 +20,6 @@ pub use fault::{Fault, Faults, Origin};
 pub use layer::{Document, Layer};
 pub use nearest::nearest;
 pub use reader::{Key, Reader, Resolved};
+pub use secret::{Redactor, Secret, SecretError};
 pub use section::Section;
 pub use value::{FromValue, Shape};
