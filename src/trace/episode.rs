@@ -9,9 +9,9 @@ use serde_json::{Map, Value, value::RawValue};
 use super::{
     fault::{Fault, FaultClass},
     graph::Graph,
-    message::{FinishReason, Tool},
+    message::FinishReason,
     task::TraceTask,
-    timing::{TimeSpan, Timing},
+    timing::{TimeSpan, Timing, now},
     usage::Usage,
 };
 
@@ -101,18 +101,12 @@ pub struct Trace {
     pub task: Arc<TraceTask>,
     /// Who ran it.
     pub agent: AgentInfo,
-    /// Every tool seen, newest definition, first-seen order.
-    #[serde(default)]
-    pub tools: Vec<Tool>,
-    /// The message graph.
-    #[serde(default, rename = "nodes")]
+    /// The message graph, with the tools and special tokens that its turns brought.
+    #[serde(skip)]
     pub graph: Graph,
     /// One per exchange with a provider, failed ones included.
     #[serde(default)]
     pub calls: Vec<ModelCall>,
-    /// Special token id to 1 (image) or 2 (video).
-    #[serde(default)]
-    pub mm_token_type_id_map: IndexMap<String, u32>,
     /// Hook rewrites of requests, in order.
     #[serde(default)]
     pub request_rewrites: Vec<Value>,
@@ -225,10 +219,26 @@ pub struct ModelCall {
     pub error: Option<Fault>,
     /// A policy decision of a harness hook.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub policy: Option<Value>,
+    pub policy: Option<PolicyEvent>,
     /// The harness protocol's request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub acp: Option<Value>,
+    pub acp: Option<AcpInfo>,
+}
+
+/// A policy decision that was applied to a call before inference.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PolicyEvent {
+    /// Stable reason.
+    pub code: String,
+    /// Paths of the native request that it touched, without values.
+    pub paths: Vec<String>,
+}
+
+/// What a harness that speaks the Agent Client Protocol told of a call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AcpInfo {
+    /// The harness's own id of the request.
+    pub request_id: String,
 }
 
 /// How a planned rollout ended: exactly one of these, so that counts add up to the plan.
@@ -241,6 +251,21 @@ pub enum Outcome {
 }
 
 impl Episode {
+    /// An empty episode of a task, with a new id. It is not ok yet.
+    pub fn new(env: EnvInfo, task: Arc<TraceTask>, run: Option<RunInfo>) -> Self {
+        Self {
+            id: new_id(),
+            env,
+            task,
+            group: None,
+            run,
+            ok: false,
+            is_timeout: false,
+            errors: Vec::new(),
+            traces: Vec::new(),
+        }
+    }
+
     /// The episode's outcome: the mean reward of its traces, or the class of the first failure.
     pub fn outcome(&self) -> Outcome {
         if self.ok && !self.traces.is_empty() {
@@ -281,7 +306,81 @@ fn one() -> f64 {
     1.0
 }
 
+/// 32 hex digits of a random UUID, as verifiers names episodes and traces.
+fn new_id() -> String {
+    uuid::Uuid::new_v4().simple().to_string()
+}
+
 impl Trace {
+    /// An empty trace of a task, with a new id, started now. It is not ok yet.
+    pub fn new(task: Arc<TraceTask>, agent: AgentInfo) -> Self {
+        Self {
+            version: trace_version(),
+            id: new_id(),
+            verifiers: VersionInfo::default(),
+            task,
+            agent,
+            graph: Graph::default(),
+            calls: Vec::new(),
+            request_rewrites: Vec::new(),
+            response_rewrites: Vec::new(),
+            rewards: IndexMap::new(),
+            metrics: IndexMap::new(),
+            info: Map::new(),
+            root_reply: None,
+            extra_usage: Vec::new(),
+            is_completed: false,
+            ok: false,
+            stop_condition: None,
+            is_timeout: false,
+            errors: Vec::new(),
+            timing: Timing { start: now(), ..Timing::default() },
+        }
+    }
+
+    /// Stops the trace; the first condition stays.
+    pub fn stop(&mut self, condition: &str) {
+        self.is_completed = true;
+        self.stop_condition.get_or_insert_with(|| condition.to_owned());
+    }
+
+    /// Records that the deadline of a stage (`setup`, `agent`, `finalize` or `scoring`) expired; this replaces any
+    /// earlier stop condition.
+    pub fn record_timeout(&mut self, stage: &str) {
+        self.is_completed = true;
+        self.is_timeout = true;
+        self.stop_condition = Some(format!("{stage}_timeout"));
+    }
+
+    /// Records a failure and stops the trace as failed.
+    pub fn record_fault(&mut self, fault: Fault) {
+        self.ok = false;
+        self.stop(&fault.stop_condition());
+        self.errors.push(fault);
+    }
+
+    /// Splits the finished agent stage between the model's calls and the harness.
+    pub fn split_agent_time(&mut self) {
+        let agent = &mut self.timing.agent;
+        if agent.end == 0.0 {
+            return;
+        }
+        let whole = (agent.end - agent.start).max(0.0);
+        let model: f64 = self.calls.iter().map(|call| call.time.duration()).sum();
+        agent.model.duration = model.min(whole);
+        agent.harness.duration = whole - agent.model.duration;
+    }
+
+    /// The reply that scorers judge, stripped: the root agent's where there are sub-agents, else the newest sampled
+    /// message; empty when there is none.
+    pub fn last_reply(&self) -> &str {
+        let reply = match &self.root_reply {
+            Some(reply) => Some(reply.as_str()),
+            None => self.graph.last_reply().and_then(|message| message.content.as_deref()),
+        };
+        reply.unwrap_or_default().trim()
+    }
+
     /// Sum of score times weight over the scored rewards; 0 when there are none.
     pub fn reward(&self) -> f64 {
         self.rewards.values().flatten().map(|reward| reward.score * reward.weight).sum()

