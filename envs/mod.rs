@@ -77,7 +77,8 @@ impl Episodes {
         match ended {
             Some(Ok(traces)) => {
                 episode.ok = !traces.is_empty() && traces.iter().all(|trace| trace.ok);
-                episode.is_timeout = traces.iter().any(|trace| trace.stop_condition.as_deref() == Some("episode_timeout"));
+                episode.is_timeout =
+                    traces.iter().any(|trace| trace.stop_condition.as_deref() == Some("episode_timeout"));
                 episode.traces = traces;
             }
             Some(Err(panic)) => episode.errors.push(Fault::new(FaultClass::Task, panic_message(panic.as_ref()))),

@@ -56,8 +56,7 @@ fn the_table_is_a_floor_plan() {
 #[test]
 fn lib_lists_every_room_from_the_floor_up() {
     let text = fs::read_to_string(root().join("src/lib.rs")).unwrap();
-    let listed: Vec<&str> =
-        text.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';')).collect();
+    let listed: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';')).collect();
     let known: Vec<&str> = ROOMS.iter().map(|(room, _)| *room).chain([TOP]).collect();
     assert_eq!(listed.iter().collect::<BTreeSet<_>>(), known.iter().collect::<BTreeSet<_>>());
     for (position, room) in listed.iter().enumerate() {

@@ -134,14 +134,25 @@ fn bad_input_has_one_clear_message_and_the_right_status() {
     let open = Simulator::start(&[]);
     let folder = Folder::new();
     folder.write("broken.toml", "model = \"m\"\nnum_rollouts = \n");
-    folder.write("typo.toml", "num_rolouts = 3\n[env.taskset]\nid = \"reverse-text\"\nmini_turns = 1\n[client]\nbase_urll = 3\n");
+    folder.write(
+        "typo.toml",
+        "num_rolouts = 3\n[env.taskset]\nid = \"reverse-text\"\nmini_turns = 1\n[client]\nbase_urll = 3\n",
+    );
     folder.write("rows.jsonl", "{\"question\": \"1+1?\", \"answer\": \"#### 2\"}\n{\"question\": 3}\n");
     let endpoint = open.base_url.as_str();
     let key_endpoint = simulator.base_url.as_str();
     let cases: &[(&[&str], i32, &[&str])] = &[
         (&["eval", "alphabet-srot"], 2, &["alphabet-srot", "alphabet-sort"]),
-        (&["eval", "reverse-text", "-m", "x", "-b", "http://127.0.0.1:9/v1", "-n", "1"], 1, &["127.0.0.1:9", "no endpoint"]),
-        (&["eval", "reverse-text", "-m", "sim", "-b", key_endpoint, "-k", "NO_SUCH_KEY", "-n", "1"], 1, &["NO_SUCH_KEY"]),
+        (
+            &["eval", "reverse-text", "-m", "x", "-b", "http://127.0.0.1:9/v1", "-n", "1"],
+            1,
+            &["127.0.0.1:9", "no endpoint"],
+        ),
+        (
+            &["eval", "reverse-text", "-m", "sim", "-b", key_endpoint, "-k", "NO_SUCH_KEY", "-n", "1"],
+            1,
+            &["NO_SUCH_KEY"],
+        ),
         (&["eval", "reverse-text", "-m", "nope", "-b", endpoint, "-n", "1"], 1, &["nope", "sim"]),
         (&["eval", "@", "broken.toml"], 2, &["broken.toml:2"]),
         (&["eval", "@", "typo.toml"], 2, &["typo.toml:1", "num_rollouts", "typo.toml:4", "typo.toml:6", "base_url"]),
@@ -177,10 +188,24 @@ fn an_infinite_taskset_must_be_bounded() {
 #[test]
 fn the_key_is_sent_and_written_nowhere() {
     let secret = "sk-very-secret-0123456789";
-    let simulator = Simulator::start_with_env(&["--api-key-var", "SIM_KEY", "--policy", "echo"], &[("SIM_KEY", secret)]);
+    let simulator =
+        Simulator::start_with_env(&["--api-key-var", "SIM_KEY", "--policy", "echo"], &[("SIM_KEY", secret)]);
     let folder = Folder::new();
-    let arguments =
-        ["eval", "reverse-text", "-m", "sim", "-b", &simulator.base_url, "-k", "MY_KEY", "-n", "3", "-v", "--max-error-rate", "1"];
+    let arguments = [
+        "eval",
+        "reverse-text",
+        "-m",
+        "sim",
+        "-b",
+        &simulator.base_url,
+        "-k",
+        "MY_KEY",
+        "-n",
+        "3",
+        "-v",
+        "--max-error-rate",
+        "1",
+    ];
     let done = Done::of(folder.command(&arguments).env("MY_KEY", secret).output().unwrap()).expect(0);
     assert!(!done.stdout.contains(secret) && !done.stderr.contains(secret), "{done:#?}");
     let mut files = 0;
@@ -203,8 +228,7 @@ fn the_key_is_sent_and_written_nowhere() {
 fn an_interrupt_finishes_cleanly_and_a_resume_does_the_rest() {
     let simulator = Simulator::start(&["--policy", "oracle", "--ttft-ms", "40"]);
     let folder = Folder::new();
-    let arguments =
-        ["eval", "reverse-text", "-m", "sim", "-b", &simulator.base_url, "-n", "200", "-r", "1", "-c", "4"];
+    let arguments = ["eval", "reverse-text", "-m", "sim", "-b", &simulator.base_url, "-n", "200", "-r", "1", "-c", "4"];
     let mut command = folder.command(&arguments);
     let child = command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
     wait_for_lines(&folder, 8);
@@ -245,7 +269,19 @@ fn failed_rollouts_have_a_class_and_no_reward_and_a_resume_redoes_them() {
     let folder = Folder::new();
     let port = broken.base_url.clone();
     let arguments = [
-        "eval", "reverse-text", "-m", "sim", "-b", &port, "-n", "4", "--client.max-retries", "0", "--max-error-rate", "1", "--json",
+        "eval",
+        "reverse-text",
+        "-m",
+        "sim",
+        "-b",
+        &port,
+        "-n",
+        "4",
+        "--client.max-retries",
+        "0",
+        "--max-error-rate",
+        "1",
+        "--json",
     ];
     let results = folder.run(&arguments).expect(0).json();
     assert_eq!((&results["scored"], &results["failed"]), (&0.into(), &4.into()), "{results:#}");

@@ -41,8 +41,11 @@ fn two_hundred_kills_lose_and_repeat_nothing() {
             kills += 1;
             let Some(run) = run_of(&folder) else { continue };
             let text = fs::read(run.join("traces.jsonl")).unwrap_or_default();
-            let whole: BTreeSet<Vec<u8>> =
-                text.split_inclusive(|byte| *byte == b'\n').filter(|line| line.ends_with(b"\n")).map(<[u8]>::to_vec).collect();
+            let whole: BTreeSet<Vec<u8>> = text
+                .split_inclusive(|byte| *byte == b'\n')
+                .filter(|line| line.ends_with(b"\n"))
+                .map(<[u8]>::to_vec)
+                .collect();
             assert!(finished.is_subset(&whole), "a finished rollout was lost after kill {kills}");
             resumed_after_a_kill += usize::from(!finished.is_empty());
             finished = whole;
@@ -60,7 +63,11 @@ fn two_hundred_kills_lose_and_repeat_nothing() {
             assert_eq!(episode["ok"], true);
             *counts.entry(episode["task"]["data"]["idx"].as_u64().unwrap()).or_default() += 1;
         }
-        assert_eq!(counts.values().copied().collect::<Vec<_>>(), vec![ROLLOUTS; TASKS], "a rollout was repeated or is missing");
+        assert_eq!(
+            counts.values().copied().collect::<Vec<_>>(),
+            vec![ROLLOUTS; TASKS],
+            "a rollout was repeated or is missing"
+        );
     }
     assert!(resumed_after_a_kill > 20, "only {resumed_after_a_kill} kills hit a run with finished rollouts");
 }
@@ -71,7 +78,20 @@ fn start(folder: &Folder, simulator: &Simulator, run: Option<&PathBuf>) -> std::
     let arguments = match run {
         Some(run) => vec!["eval", "--resume", run.to_str().unwrap()],
         None => {
-            vec!["eval", "reverse-text", "-m", "sim", "-b", &simulator.base_url, "-n", &tasks, "-r", &rollouts, "-c", "2"]
+            vec![
+                "eval",
+                "reverse-text",
+                "-m",
+                "sim",
+                "-b",
+                &simulator.base_url,
+                "-n",
+                &tasks,
+                "-r",
+                &rollouts,
+                "-c",
+                "2",
+            ]
         }
     };
     folder.command(&arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()

@@ -6,6 +6,7 @@
 mod limits;
 mod retry;
 mod rollout;
+mod seat;
 
 use std::sync::Arc;
 
@@ -24,6 +25,7 @@ use crate::{
 
 pub use retry::RetryBudget;
 pub use rollout::Rollout;
+pub use seat::seat;
 
 /// An agent: harness, model and policy of one seat. Cheap to share between rollouts.
 pub struct Agent {

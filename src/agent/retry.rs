@@ -77,15 +77,16 @@ mod tests {
 
     #[test]
     fn the_first_matching_rule_owns_a_failure_and_does_not_fall_through() {
-        let rules = RetryRules {
-            max_retries: 5,
-            rules: vec![rule(StatusMatch::Code(503), 1), rule(StatusMatch::Class(5), 5)],
-        };
+        let rules =
+            RetryRules { max_retries: 5, rules: vec![rule(StatusMatch::Code(503), 1), rule(StatusMatch::Class(5), 5)] };
         let mut budget = RetryBudget::new(&rules);
         assert!(budget.take(&[provider(503)]).is_some());
         assert!(budget.take(&[provider(503)]).is_none(), "used up; the second rule must not serve it");
         assert!(budget.take(&[provider(500)]).is_some());
-        assert!(budget.take(&[Fault::new(FaultClass::Task, "x")]).is_some(), "unmatched failures have their own budget");
+        assert!(
+            budget.take(&[Fault::new(FaultClass::Task, "x")]).is_some(),
+            "unmatched failures have their own budget"
+        );
     }
 
     #[test]

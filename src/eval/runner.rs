@@ -152,7 +152,8 @@ impl Ended {
     fn verdict(self, failed: &mut u64, max_failed: u64) -> Option<RunEnd> {
         let Outcome::Failed(class) = self.outcome else { return None };
         *failed += 1;
-        let refused = self.fault.as_ref().and_then(|fault| fault.status_code).is_some_and(|code| code == 401 || code == 403);
+        let refused =
+            self.fault.as_ref().and_then(|fault| fault.status_code).is_some_and(|code| code == 401 || code == 403);
         match self.fault {
             Some(fault) if class == FaultClass::Provider && refused => Some(RunEnd::Hopeless(fault)),
             fault if *failed > max_failed => {

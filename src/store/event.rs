@@ -11,8 +11,8 @@ pub enum Event {
     RunStarted {
         /// What it runs, for a headline: taskset, model, endpoint.
         title: String,
-        /// Planned episodes.
-        planned: u64,
+        /// Planned episodes; `None` until the taskset has been read to its end.
+        planned: Option<u64>,
         /// Of these, already in the journal.
         resumed: u64,
         /// The model is simulated.

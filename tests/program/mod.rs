@@ -1,5 +1,10 @@
 //! Drives the built program as a user does: commands, a simulator process, run folders.
-#![allow(dead_code, unreachable_pub, clippy::disallowed_methods, reason = "each test file uses a part of it; tests spawn the program")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::disallowed_methods,
+    reason = "each test file uses a part of it; tests spawn the program"
+)]
 
 use std::{
     fs,
@@ -90,7 +95,8 @@ impl Done {
 
     #[track_caller]
     pub fn json(&self) -> Value {
-        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("stdout is not one JSON value: {error}: {self:#?}"))
+        serde_json::from_str(&self.stdout)
+            .unwrap_or_else(|error| panic!("stdout is not one JSON value: {error}: {self:#?}"))
     }
 }
 

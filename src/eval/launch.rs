@@ -1,0 +1,157 @@
+//! One launch of an evaluation in its run directory: index, plan, run, summary.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::{Plan, RunEnd, Runner, Summary};
+use crate::{
+    agent::Agent,
+    config::{RetryRules, Select},
+    envs::{self, Episodes},
+    store::{Attempt, Event, Index, Journal, Redact, Results, RunDir, RunState, StoreError},
+    taskset::{TaskStream, Taskset, planned},
+    trace::{EnvInfo, RunInfo, now},
+};
+
+/// Everything a launch needs, resolved.
+pub struct Launch {
+    /// The run directory, opened fresh or to resume.
+    pub run_dir: RunDir,
+    /// What the run is; its attempts so far.
+    pub state: RunState,
+    /// The selected tasks in order.
+    pub tasks: TaskStream,
+    /// Their taskset.
+    pub taskset: Arc<dyn Taskset>,
+    /// Which of them were selected.
+    pub select: Select,
+    /// Who runs them.
+    pub agent: Arc<Agent>,
+    /// Deadline of an episode.
+    pub episode_deadline: Option<Duration>,
+    /// Retries of an episode.
+    pub retries: RetryRules,
+    /// Episodes in flight.
+    pub max_concurrent: usize,
+    /// Share of planned episodes that may fail, 0 to 1.
+    pub max_error_rate: f64,
+    /// Headline for people.
+    pub title: String,
+    /// Takes secrets out of every line.
+    pub redact: Option<Arc<dyn Redact>>,
+    /// Number of this attempt, from 1.
+    pub attempt: u32,
+}
+
+/// How a launch is ended from outside.
+#[derive(Clone, Debug, Default)]
+pub struct Stops {
+    /// Start nothing more, finish what is in flight.
+    pub stop: CancellationToken,
+    /// Drop what is in flight.
+    pub kill: CancellationToken,
+}
+
+/// What a launch came to.
+pub struct Ended {
+    /// The summary of the whole run.
+    pub results: Results,
+    /// Why it ended early, if it did.
+    pub early: Option<RunEnd>,
+}
+
+impl Launch {
+    /// Runs what the journal lacks and summarises the run.
+    ///
+    /// # Errors
+    /// The run directory cannot be read or written; everything finished before is in it.
+    pub async fn run(self, events: mpsc::Sender<Event>, stops: Stops) -> Result<Ended, StoreError> {
+        let Self { run_dir, mut state, tasks: stream, taskset, agent, retries, max_error_rate, .. } = self;
+        let started = Instant::now();
+        let traces = run_dir.traces();
+        let index = blocking(move || Index::open(&traces)).await?;
+        let resumed = index.finished();
+        state.attempts.push(Attempt { number: self.attempt, started: now(), seconds: 0.0, resumed });
+        run_dir.save_state(&state)?;
+        let journal = Arc::new(Journal::open(&run_dir.traces(), self.redact)?);
+
+        let tasks = planned(taskset.size(), &self.select);
+        let total = tasks.map(|tasks| tasks.saturating_mul(u64::from(state.num_rollouts)));
+        let _ = events
+            .send(Event::RunStarted { title: self.title, planned: total, resumed, simulated: state.simulated })
+            .await;
+        let runner = Runner {
+            episodes: Arc::new(Episodes {
+                env: envs::for_taskset(taskset, agent),
+                info: EnvInfo { id: state.taskset.clone(), name: None },
+                run: RunInfo::Eval { id: state.id.clone(), name: Some(state.name.clone()) },
+                deadline: self.episode_deadline,
+                retries,
+            }),
+            journal: Arc::clone(&journal),
+            events: events.clone(),
+            max_concurrent: self.max_concurrent,
+            max_failed: allowed_failures(total, max_error_rate),
+            stop: stops.stop,
+            kill: stops.kill,
+        };
+        let mut plan = Plan::new(stream, state.num_rollouts, index);
+        let mut early = runner.run(&mut plan).await.err();
+        drop(runner);
+
+        let counts = plan.counts();
+        let leftovers = plan.leftovers();
+        if leftovers.is_some() {
+            state.tasks = Some(counts.tasks);
+        } else {
+            state.tasks = state.tasks.or(tasks);
+        }
+        if let Some(lines) = leftovers {
+            journal.remove(lines).await?;
+        }
+        if let Some(journal) = Arc::into_inner(journal) {
+            journal.close().await?;
+        }
+        if let Some(attempt) = state.attempts.last_mut() {
+            attempt.seconds = started.elapsed().as_secs_f64();
+        }
+        run_dir.save_state(&state)?;
+        let path = run_dir.path().to_owned();
+        let summarised = state.clone();
+        let results = blocking(move || Summary::of_run(&path, &summarised)).await?;
+        if early.is_none() {
+            early = too_many_failures(&results, max_error_rate);
+        }
+        run_dir.save_results(&results)?;
+        let _ = events.send(Event::RunFinished).await;
+        Ok(Ended { results, early })
+    }
+}
+
+/// Failures that a run may have before it cannot end within its error rate any more.
+fn allowed_failures(planned: Option<u64>, max_error_rate: f64) -> u64 {
+    planned.map_or(u64::MAX, |planned| (planned as f64 * max_error_rate).floor() as u64)
+}
+
+fn too_many_failures(results: &Results, max_error_rate: f64) -> Option<RunEnd> {
+    let ended = results.scored + results.failed;
+    let allowed = ended as f64 * max_error_rate;
+    (results.failed as f64 > allowed).then(|| RunEnd::TooManyFailures {
+        failed: results.failed,
+        last: results.error_examples.values().next().map_or_else(String::new, |example| example.message.clone()),
+    })
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, StoreError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
