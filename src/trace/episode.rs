@@ -1,22 +1,18 @@
-//! Episodes and traces: what one env run and one agent run leave behind.
+//! Episodes: what one env run on one task leaves behind, and how it ended.
 
 use std::sync::Arc;
 
-use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, value::RawValue};
+use serde_json::Value;
 
 use super::{
     fault::{Fault, FaultClass},
-    graph::Graph,
-    message::FinishReason,
+    rollout::Trace,
     task::TraceTask,
-    timing::{TimeSpan, Timing, now},
-    usage::Usage,
 };
 
 /// Everything one env run on one task produced; one line of `traces.jsonl`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub struct Episode {
     /// 32 hex digits.
     pub id: String,
@@ -25,22 +21,16 @@ pub struct Episode {
     /// The task dispatched.
     pub task: Arc<TraceTask>,
     /// The group it belongs to, where there is one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<GroupInfo>,
     /// The run it belongs to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<RunInfo>,
     /// Every hook finished and every trace is ok.
-    #[serde(default)]
     pub ok: bool,
     /// A deadline of the env's own hooks ran out.
-    #[serde(default)]
     pub is_timeout: bool,
     /// Failures of the episode itself, earlier attempts first.
-    #[serde(default)]
     pub errors: Vec<Fault>,
     /// One trace per agent run, in completion order.
-    #[serde(default)]
     pub traces: Vec<Trace>,
 }
 
@@ -84,161 +74,6 @@ pub enum RunInfo {
         /// Step and policy span.
         work: Value,
     },
-}
-
-/// One agent run on one task.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Trace {
-    /// Schema version, 1.
-    #[serde(default = "trace_version")]
-    pub version: u32,
-    /// 32 hex digits; also the session id that the endpoint sees.
-    pub id: String,
-    /// The producer's build, in verifiers' own field.
-    #[serde(default)]
-    pub verifiers: VersionInfo,
-    /// What this agent ran.
-    pub task: Arc<TraceTask>,
-    /// Who ran it.
-    pub agent: AgentInfo,
-    /// The message graph, with the tools and special tokens that its turns brought.
-    #[serde(skip)]
-    pub graph: Graph,
-    /// One per exchange with a provider, failed ones included.
-    #[serde(default)]
-    pub calls: Vec<ModelCall>,
-    /// Hook rewrites of requests, in order.
-    #[serde(default)]
-    pub request_rewrites: Vec<Value>,
-    /// Hook rewrites of responses, in order.
-    #[serde(default)]
-    pub response_rewrites: Vec<Value>,
-    /// Named rewards; `None` was due but never scored.
-    #[serde(default)]
-    pub rewards: IndexMap<String, Option<RewardScore>>,
-    /// Named metrics; `None` was due but never measured.
-    #[serde(default)]
-    pub metrics: IndexMap<String, Option<f64>>,
-    /// Free notes; the reasons for scores stand under `scoring`.
-    #[serde(default)]
-    pub info: Map<String, Value>,
-    /// The root agent's reply when it had sub-agents.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub root_reply: Option<String>,
-    /// Judges' and other calls' usage outside the graph.
-    #[serde(default)]
-    pub extra_usage: Vec<Usage>,
-    /// The rollout came to an end.
-    #[serde(default)]
-    pub is_completed: bool,
-    /// It ended without a recorded failure.
-    #[serde(default)]
-    pub ok: bool,
-    /// Why it ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stop_condition: Option<String>,
-    /// A stage deadline expired.
-    #[serde(default)]
-    pub is_timeout: bool,
-    /// Failures, oldest first.
-    #[serde(default)]
-    pub errors: Vec<Fault>,
-    /// When its stages ran.
-    #[serde(default)]
-    pub timing: Timing,
-}
-
-/// A producer's build.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct VersionInfo {
-    /// Version.
-    pub version: String,
-    /// Commit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub commit: Option<String>,
-}
-
-impl Default for VersionInfo {
-    fn default() -> Self {
-        Self { version: concat!("rollhouse-", env!("CARGO_PKG_VERSION")).to_owned(), commit: None }
-    }
-}
-
-/// Who ran a trace. The blocks are kept as JSON text: written once per run, shared by its traces.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct AgentInfo {
-    /// The resolved seat.
-    pub config: Arc<RawValue>,
-    /// The runtime's config with its `id`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub runtime: Option<Arc<RawValue>>,
-    /// The seat's name.
-    #[serde(default = "agent_name")]
-    pub name: String,
-    /// Whether training may use this trace.
-    #[serde(default = "yes")]
-    pub trainable: bool,
-}
-
-/// A reward's raw score and weight.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct RewardScore {
-    /// The raw score.
-    pub score: f64,
-    /// Its weight in the total.
-    #[serde(default = "one")]
-    pub weight: f64,
-}
-
-/// One exchange with a provider.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct ModelCall {
-    /// The assistant node it committed; absent for a failed call.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub node: Option<u32>,
-    /// The model asked.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub model: Option<String>,
-    /// Effective sampling settings.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sampling: Option<Arc<Map<String, Value>>>,
-    /// Route, for example `/chat/completions`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub endpoint: Option<String>,
-    /// Why generation ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub finish_reason: Option<FinishReason>,
-    /// Tokens used.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub usage: Option<Usage>,
-    /// When.
-    #[serde(default)]
-    pub time: TimeSpan,
-    /// Why it failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error: Option<Fault>,
-    /// A policy decision of a harness hook.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub policy: Option<PolicyEvent>,
-    /// The harness protocol's request.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub acp: Option<AcpInfo>,
-}
-
-/// A policy decision that was applied to a call before inference.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PolicyEvent {
-    /// Stable reason.
-    pub code: String,
-    /// Paths of the native request that it touched, without values.
-    pub paths: Vec<String>,
-}
-
-/// What a harness that speaks the Agent Client Protocol told of a call.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AcpInfo {
-    /// The harness's own id of the request.
-    pub request_id: String,
 }
 
 /// How a planned rollout ended: exactly one of these, so that counts add up to the plan.
@@ -290,99 +125,7 @@ impl Episode {
     }
 }
 
-fn trace_version() -> u32 {
-    1
-}
-
-fn agent_name() -> String {
-    "agent".to_owned()
-}
-
-fn yes() -> bool {
-    true
-}
-
-fn one() -> f64 {
-    1.0
-}
-
 /// 32 hex digits of a random UUID, as verifiers names episodes and traces.
-fn new_id() -> String {
+pub(super) fn new_id() -> String {
     uuid::Uuid::new_v4().simple().to_string()
-}
-
-impl Trace {
-    /// An empty trace of a task, with a new id, started now. It is not ok yet.
-    pub fn new(task: Arc<TraceTask>, agent: AgentInfo) -> Self {
-        Self {
-            version: trace_version(),
-            id: new_id(),
-            verifiers: VersionInfo::default(),
-            task,
-            agent,
-            graph: Graph::default(),
-            calls: Vec::new(),
-            request_rewrites: Vec::new(),
-            response_rewrites: Vec::new(),
-            rewards: IndexMap::new(),
-            metrics: IndexMap::new(),
-            info: Map::new(),
-            root_reply: None,
-            extra_usage: Vec::new(),
-            is_completed: false,
-            ok: false,
-            stop_condition: None,
-            is_timeout: false,
-            errors: Vec::new(),
-            timing: Timing { start: now(), ..Timing::default() },
-        }
-    }
-
-    /// Stops the trace; the first condition stays.
-    pub fn stop(&mut self, condition: &str) {
-        self.is_completed = true;
-        self.stop_condition.get_or_insert_with(|| condition.to_owned());
-    }
-
-    /// Records that the deadline of a stage (`setup`, `agent`, `finalize` or `scoring`) expired; this replaces any
-    /// earlier stop condition.
-    pub fn record_timeout(&mut self, stage: &str) {
-        self.is_completed = true;
-        self.is_timeout = true;
-        self.stop_condition = Some(format!("{stage}_timeout"));
-    }
-
-    /// Records a failure and stops the trace as failed.
-    pub fn record_fault(&mut self, fault: Fault) {
-        self.ok = false;
-        self.stop(&fault.stop_condition());
-        self.errors.push(fault);
-    }
-
-    /// Splits the finished agent stage between the model's calls and the harness.
-    pub fn split_agent_time(&mut self) {
-        let agent = &mut self.timing.agent;
-        if agent.end == 0.0 {
-            return;
-        }
-        let whole = (agent.end - agent.start).max(0.0);
-        let model: f64 = self.calls.iter().map(|call| call.time.duration()).sum();
-        agent.model.duration = model.min(whole);
-        agent.harness.duration = whole - agent.model.duration;
-    }
-
-    /// The reply that scorers judge, stripped: the root agent's where there are sub-agents, else the newest sampled
-    /// message; empty when there is none.
-    pub fn last_reply(&self) -> &str {
-        let reply = match &self.root_reply {
-            Some(reply) => Some(reply.as_str()),
-            None => self.graph.last_reply().and_then(|message| message.content.as_deref()),
-        };
-        reply.unwrap_or_default().trim()
-    }
-
-    /// Sum of score times weight over the scored rewards; 0 when there are none.
-    pub fn reward(&self) -> f64 {
-        self.rewards.values().flatten().map(|reward| reward.score * reward.weight).sum()
-    }
 }

@@ -183,7 +183,7 @@ impl<'de> Deserialize<'de> for Fault {
         }
         let record = Record::deserialize(deserializer)?;
         let class = record.class.unwrap_or_else(|| FaultClass::of_kind(&record.kind));
-        let causes = record.traceback.map(|text| text.lines().map(str::to_owned).collect()).unwrap_or_default();
+        let causes = record.traceback.map(|text| text.split('\n').map(str::to_owned).collect()).unwrap_or_default();
         Ok(Self {
             kind: record.kind,
             class,

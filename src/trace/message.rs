@@ -1,6 +1,6 @@
 //! Chat messages as the OpenAI-compatible APIs and verifiers' traces write them.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 /// One message of a conversation, tagged by `role` in JSON.
@@ -141,9 +141,13 @@ pub struct Tool {
     /// Whether the server must force valid arguments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strict: Option<bool>,
-    /// Every other key.
-    #[serde(flatten)]
+    /// Every other key; a null one counts as absent.
+    #[serde(flatten, serialize_with = "present")]
     pub extra: Map<String, Value>,
+}
+
+fn present<S: Serializer>(extra: &Map<String, Value>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(extra.iter().filter(|(_, value)| !value.is_null()))
 }
 
 fn function() -> String {
@@ -205,5 +209,93 @@ impl Content {
                 texts.join("\n")
             }
         }
+    }
+}
+
+impl Message {
+    /// Gives back memory that growing the texts left over.
+    pub(super) fn shrink_to_fit(&mut self) {
+        match self {
+            Self::System(SystemMessage { content }) | Self::User(UserMessage { content }) => content.shrink_to_fit(),
+            Self::Tool(message) => message.content.shrink_to_fit(),
+            Self::Assistant(message) => {
+                for text in [&mut message.content, &mut message.reasoning_content].into_iter().flatten() {
+                    text.shrink_to_fit();
+                }
+                for call in message.tool_calls.iter_mut().flatten() {
+                    call.arguments.shrink_to_fit();
+                }
+            }
+        }
+    }
+
+    /// Bytes on the heap, by the capacities of what it holds.
+    pub(super) fn heap_size(&self) -> usize {
+        let text = |text: &Option<String>| text.as_ref().map_or(0, String::capacity);
+        match self {
+            Self::System(SystemMessage { content }) | Self::User(UserMessage { content }) => content.heap_size(),
+            Self::Tool(message) => message.tool_call_id.capacity() + message.content.heap_size() + text(&message.name),
+            Self::Assistant(message) => {
+                let calls = message.tool_calls.as_ref().map_or(0, |calls| {
+                    let texts = |call: &ToolCall| {
+                        call.id.capacity() + call.name.capacity() + text(&call.namespace) + call.arguments.capacity()
+                    };
+                    calls.capacity() * size_of::<ToolCall>() + calls.iter().map(texts).sum::<usize>()
+                });
+                let state = message.provider_state.iter().flatten().map(map_heap_size).sum::<usize>();
+                text(&message.content) + text(&message.reasoning_content) + calls + state
+            }
+        }
+    }
+}
+
+impl Content {
+    fn shrink_to_fit(&mut self) {
+        match self {
+            Self::Text(text) => text.shrink_to_fit(),
+            Self::Parts(parts) => parts.shrink_to_fit(),
+        }
+    }
+
+    fn heap_size(&self) -> usize {
+        match self {
+            Self::Text(text) => text.capacity(),
+            Self::Parts(parts) => {
+                let texts = parts.iter().map(|part| match part {
+                    ContentPart::Text { text } => text.capacity(),
+                    ContentPart::ImageUrl { image_url } => image_url.url.capacity(),
+                });
+                parts.capacity() * size_of::<ContentPart>() + texts.sum::<usize>()
+            }
+        }
+    }
+}
+
+impl Tool {
+    pub(super) fn heap_size(&self) -> usize {
+        size_of::<Self>()
+            + self.kind.capacity()
+            + self.name.capacity()
+            + self.description.capacity()
+            + map_heap_size(&self.parameters)
+            + map_heap_size(&self.extra)
+    }
+}
+
+/// About what a map takes: its entries with a hash and an index slot each, and what they hold.
+fn map_heap_size(map: &Map<String, Value>) -> usize {
+    map.iter()
+        .map(|(key, value)| {
+            key.capacity() + size_of::<(String, Value)>() + 2 * size_of::<usize>() + value_heap_size(value)
+        })
+        .sum()
+}
+
+fn value_heap_size(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.capacity(),
+        Value::Array(items) => items.capacity() * size_of::<Value>() + items.iter().map(value_heap_size).sum::<usize>(),
+        Value::Object(map) => map_heap_size(map),
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
     }
 }

@@ -3,26 +3,33 @@
 //! Pure data: nothing here knows of networks, files or processes. The JSON of every type is that of verifiers 0.4.0,
 //! both ways.
 
+mod align;
+mod branch;
 mod episode;
 mod fault;
 mod graph;
+mod hash;
+mod json;
 mod message;
+mod record;
+mod rollout;
 mod task;
 mod timing;
 mod tokens;
 mod usage;
 
-pub use episode::{
-    AcpInfo, AgentInfo, EnvInfo, Episode, GroupInfo, ModelCall, Outcome, PolicyEvent, RewardScore, RunInfo, Trace,
-    VersionInfo,
-};
+pub use branch::{Branch, TokenCounts};
+pub use episode::{EnvInfo, Episode, GroupInfo, Outcome, RunInfo};
 pub use fault::{Fault, FaultClass};
 pub use graph::{Graph, GraphError, Node, ParentLink, Turn};
+pub use json::readable_json;
 pub use message::{
     AssistantMessage, Content, ContentPart, FinishReason, ImageUrl, Message, SystemMessage, Tool, ToolCall,
     ToolCallKind, ToolMessage, UserMessage,
 };
-pub use task::{Prompt, TaskData, TaskResources, TaskTimeout, TraceTask};
+pub use record::RecordError;
+pub use rollout::{AcpInfo, AgentInfo, ModelCall, PolicyEvent, RewardScore, Trace, VersionInfo};
+pub use task::{Artifact, Prompt, TaskData, TaskResources, TaskTimeout, TraceTask};
 pub use timing::{AgentSpan, TimeSpan, TimeSplit, Timing, now};
 pub use tokens::{CreditStream, ExpertWidth, NodeTokens, RouterRows, SamplingMask, TokenFlags, TurnTokens};
 pub use usage::Usage;

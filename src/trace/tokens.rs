@@ -290,17 +290,6 @@ impl RouterRows {
         self.data.len().checked_div(self.row_bytes()).unwrap_or(0)
     }
 
-    /// The same numbers in two bytes each.
-    fn widened(&self) -> Self {
-        match self.width {
-            ExpertWidth::Two => self.clone(),
-            ExpertWidth::One => {
-                let data: Vec<u8> = self.data.iter().flat_map(|number| [*number, 0]).collect();
-                Self { data: data.into(), width: ExpertWidth::Two, ..*self }
-            }
-        }
-    }
-
     /// Rows `begin..end` in memory of their own, with the last one repeated `extra` times: a view would keep the rows
     /// of the whole turn alive.
     pub(super) fn copy(&self, begin: usize, end: usize, extra: usize) -> Self {
@@ -313,12 +302,17 @@ impl RouterRows {
         Self { data: data.into(), ..*self }
     }
 
-    /// These rows followed by others of the same inner shape, in the wider of the two widths.
-    pub(super) fn join(&self, others: &Self) -> Self {
-        if self.width != others.width {
-            return self.widened().join(&others.widened());
+    /// Rows of the same inner shape one after another, in the widest of their widths; `None` for no rows at all.
+    pub(super) fn concat(parts: &[&Self]) -> Option<Self> {
+        let widest = parts.iter().find(|rows| rows.width == ExpertWidth::Two).or(parts.first())?;
+        let mut data = Vec::with_capacity(parts.iter().map(|rows| rows.rows() * widest.row_bytes()).sum());
+        for rows in parts {
+            match (rows.width, widest.width) {
+                (ExpertWidth::One, ExpertWidth::Two) => data.extend(rows.data.iter().flat_map(|number| [*number, 0])),
+                _ => data.extend_from_slice(&rows.data),
+            }
         }
-        Self { data: [&self.data[..], &others.data[..]].concat().into(), ..*self }
+        Some(Self { data: data.into(), ..**widest })
     }
 
     /// Whether layers and choices agree.

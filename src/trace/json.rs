@@ -1,0 +1,535 @@
+//! Canonical JSON forms of Python, for the hashes that verifiers 0.4.0 computes, and the rule for text that JSON cannot
+//! carry.
+//!
+//! Python's reader and printer differ from Rust's: whole numbers have any length, `NaN` and `Infinity` are words,
+//! strings may hold half of a surrogate pair, and doubles print in Python's own notation. Tool arguments come from
+//! models as text, so they are read here with those rules; nothing else is.
+
+use std::{borrow::Cow, fmt::Write};
+
+use serde_json::Value;
+
+/// Separators of a canonical form. Keys are sorted by code point and everything outside ASCII is escaped in both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spacing {
+    /// `,` and `:`, for tool arguments and tool lists.
+    Compact,
+    /// `, ` and `: `, for task rows and provider items.
+    Spaced,
+}
+
+impl Spacing {
+    fn comma(self) -> &'static str {
+        match self {
+            Self::Compact => ",",
+            Self::Spaced => ", ",
+        }
+    }
+
+    fn colon(self) -> &'static str {
+        match self {
+            Self::Compact => ":",
+            Self::Spaced => ": ",
+        }
+    }
+}
+
+/// A JSON value as Python reads it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum PythonJson {
+    Null,
+    Bool(bool),
+    /// Digits with an optional minus; any length.
+    Integer(String),
+    Float(f64),
+    /// UTF-8, but a lone surrogate stands as its three generalised bytes; the order of bytes is that of code points.
+    Text(Vec<u8>),
+    List(Vec<PythonJson>),
+    /// Sorted by key, no key twice.
+    Map(Vec<(Vec<u8>, PythonJson)>),
+}
+
+/// Python refuses whole numbers with more digits than this (`sys.int_info.default_max_str_digits`).
+const MAX_DIGITS: usize = 4300;
+
+/// Far more than any real argument nests, and well inside the stack.
+const MAX_DEPTH: usize = 200;
+
+impl PythonJson {
+    /// Reads a whole text with the rules of Python's `json.loads`; `None` where Python would refuse it.
+    pub(super) fn read(text: &str) -> Option<Self> {
+        let mut reader = Reader { bytes: text.as_bytes(), at: 0 };
+        let value = reader.value(0)?;
+        reader.space();
+        (reader.at == reader.bytes.len()).then_some(value)
+    }
+
+    /// Appends the canonical form.
+    pub(super) fn write(&self, out: &mut String, spacing: Spacing) {
+        match self {
+            Self::Null => out.push_str("null"),
+            Self::Bool(value) => out.push_str(if *value { "true" } else { "false" }),
+            Self::Integer(digits) => out.push_str(digits),
+            Self::Float(value) => write_float(out, *value),
+            Self::Text(text) => write_wide_text(out, text),
+            Self::List(items) => {
+                out.push('[');
+                for (position, item) in items.iter().enumerate() {
+                    if position > 0 {
+                        out.push_str(spacing.comma());
+                    }
+                    item.write(out, spacing);
+                }
+                out.push(']');
+            }
+            Self::Map(entries) => {
+                out.push('{');
+                for (position, (key, value)) in entries.iter().enumerate() {
+                    if position > 0 {
+                        out.push_str(spacing.comma());
+                    }
+                    write_wide_text(out, key);
+                    out.push_str(spacing.colon());
+                    value.write(out, spacing);
+                }
+                out.push('}');
+            }
+        }
+    }
+
+    /// Whether a `serde_json::Value` would lose digits of it.
+    pub(super) fn exceeds_value(&self) -> bool {
+        match self {
+            Self::Integer(digits) => digits.parse::<u64>().is_err() && digits.parse::<i64>().is_err(),
+            Self::List(items) => items.iter().any(Self::exceeds_value),
+            Self::Map(entries) => entries.iter().any(|(_, value)| value.exceeds_value()),
+            Self::Null | Self::Bool(_) | Self::Float(_) | Self::Text(_) => false,
+        }
+    }
+}
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl Reader<'_> {
+    fn space(&mut self) {
+        while matches!(self.bytes.get(self.at), Some(b' ' | b'\t' | b'\n' | b'\r')) {
+            self.at += 1;
+        }
+    }
+
+    fn eat(&mut self, word: &str) -> Option<()> {
+        self.bytes[self.at..].starts_with(word.as_bytes()).then(|| self.at += word.len())
+    }
+
+    fn value(&mut self, depth: usize) -> Option<PythonJson> {
+        if depth > MAX_DEPTH {
+            return None;
+        }
+        self.space();
+        match *self.bytes.get(self.at)? {
+            b'"' => self.text().map(PythonJson::Text),
+            b'{' => self.map(depth),
+            b'[' => self.list(depth),
+            b'n' => self.eat("null").map(|()| PythonJson::Null),
+            b't' => self.eat("true").map(|()| PythonJson::Bool(true)),
+            b'f' => self.eat("false").map(|()| PythonJson::Bool(false)),
+            b'N' => self.eat("NaN").map(|()| PythonJson::Float(f64::NAN)),
+            b'I' => self.eat("Infinity").map(|()| PythonJson::Float(f64::INFINITY)),
+            _ if self.eat("-Infinity").is_some() => Some(PythonJson::Float(f64::NEG_INFINITY)),
+            _ => self.number(),
+        }
+    }
+
+    fn list(&mut self, depth: usize) -> Option<PythonJson> {
+        self.eat("[")?;
+        let mut items = Vec::new();
+        self.space();
+        if self.eat("]").is_some() {
+            return Some(PythonJson::List(items));
+        }
+        loop {
+            items.push(self.value(depth + 1)?);
+            self.space();
+            if self.eat("]").is_some() {
+                return Some(PythonJson::List(items));
+            }
+            self.eat(",")?;
+        }
+    }
+
+    fn map(&mut self, depth: usize) -> Option<PythonJson> {
+        self.eat("{")?;
+        let mut entries: Vec<(Vec<u8>, PythonJson)> = Vec::new();
+        self.space();
+        if self.eat("}").is_none() {
+            loop {
+                self.space();
+                let key = self.text()?;
+                self.space();
+                self.eat(":")?;
+                entries.push((key, self.value(depth + 1)?));
+                self.space();
+                if self.eat("}").is_some() {
+                    break;
+                }
+                self.eat(",")?;
+            }
+        }
+        // The last of equal keys wins: reversed, it is the first of a stable sort, and the rest are dropped.
+        entries.reverse();
+        entries.sort_by(|left, right| left.0.cmp(&right.0));
+        entries.dedup_by(|later, kept| later.0 == kept.0);
+        Some(PythonJson::Map(entries))
+    }
+
+    fn number(&mut self) -> Option<PythonJson> {
+        let begin = self.at;
+        let minus = usize::from(self.eat("-").is_some());
+        if self.eat("0").is_none() {
+            matches!(self.bytes.get(self.at), Some(b'1'..=b'9')).then_some(())?;
+            self.digits();
+        }
+        let whole = self.at;
+        if self.bytes.get(self.at) == Some(&b'.') {
+            self.at += 1;
+            if self.digits() == 0 {
+                self.at = whole;
+            }
+        }
+        let mantissa = self.at;
+        if matches!(self.bytes.get(self.at), Some(b'e' | b'E')) {
+            self.at += 1;
+            if matches!(self.bytes.get(self.at), Some(b'+' | b'-')) {
+                self.at += 1;
+            }
+            if self.digits() == 0 {
+                self.at = mantissa;
+            }
+        }
+        let text = std::str::from_utf8(&self.bytes[begin..self.at]).ok()?;
+        if self.at > whole {
+            return text.parse().ok().map(PythonJson::Float);
+        }
+        if text.len() - minus > MAX_DIGITS {
+            return None;
+        }
+        Some(PythonJson::Integer(if text == "-0" { "0".to_owned() } else { text.to_owned() }))
+    }
+
+    fn digits(&mut self) -> usize {
+        let begin = self.at;
+        while matches!(self.bytes.get(self.at), Some(b'0'..=b'9')) {
+            self.at += 1;
+        }
+        self.at - begin
+    }
+
+    fn text(&mut self) -> Option<Vec<u8>> {
+        self.eat("\"")?;
+        let mut text = Vec::new();
+        loop {
+            let begin = self.at;
+            while !matches!(self.bytes.get(self.at)?, b'"' | b'\\' | 0..=0x1f) {
+                self.at += 1;
+            }
+            text.extend_from_slice(&self.bytes[begin..self.at]);
+            match self.bytes[self.at] {
+                b'"' => {
+                    self.at += 1;
+                    return Some(text);
+                }
+                b'\\' => {
+                    let escape = *self.bytes.get(self.at + 1)?;
+                    self.at += 2;
+                    match escape {
+                        b'"' | b'\\' | b'/' => text.push(escape),
+                        b'b' => text.push(8),
+                        b'f' => text.push(12),
+                        b'n' => text.push(b'\n'),
+                        b'r' => text.push(b'\r'),
+                        b't' => text.push(b'\t'),
+                        b'u' => {
+                            let unit = self.hex()?;
+                            let point = self.pair(unit);
+                            push_point(&mut text, point);
+                        }
+                        _ => return None,
+                    }
+                }
+                _ => return None,
+            }
+        }
+    }
+
+    /// Joins a high half with the low half that follows it, if one does.
+    fn pair(&mut self, high: u32) -> u32 {
+        let begin = self.at;
+        if (0xd800..0xdc00).contains(&high) && self.eat("\\u").is_some() {
+            match self.hex() {
+                Some(low) if (0xdc00..0xe000).contains(&low) => {
+                    return 0x10000 + ((high - 0xd800) << 10) + (low - 0xdc00);
+                }
+                _ => self.at = begin,
+            }
+        }
+        high
+    }
+
+    fn hex(&mut self) -> Option<u32> {
+        let unit = hex_unit(self.bytes.get(self.at..self.at + 4)?)?;
+        self.at += 4;
+        Some(unit)
+    }
+}
+
+fn hex_unit(digits: &[u8]) -> Option<u32> {
+    digits.iter().try_fold(0, |unit, digit| Some(unit * 16 + char::from(*digit).to_digit(16)?))
+}
+
+/// Appends a code point, a surrogate as its three generalised bytes.
+fn push_point(text: &mut Vec<u8>, point: u32) {
+    match char::from_u32(point) {
+        Some(character) => text.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes()),
+        None => text.extend_from_slice(&[
+            0xe0 | (point >> 12) as u8,
+            0x80 | (point >> 6 & 0x3f) as u8,
+            0x80 | (point & 0x3f) as u8,
+        ]),
+    }
+}
+
+/// Appends generalised UTF-8 as an ASCII string.
+fn write_wide_text(out: &mut String, text: &[u8]) {
+    out.push('"');
+    let mut rest = text;
+    while !rest.is_empty() {
+        match std::str::from_utf8(rest) {
+            Ok(valid) => {
+                write_escaped(out, valid);
+                break;
+            }
+            // Only surrogates are invalid here, and each has three bytes.
+            Err(error) => {
+                let (valid, surrogate) = rest.split_at(error.valid_up_to());
+                write_escaped(out, std::str::from_utf8(valid).unwrap_or_default());
+                let unit = surrogate.iter().take(3).fold(0_u32, |unit, byte| unit << 6 | u32::from(byte & 0x3f));
+                write_unit(out, (0xd000 | unit & 0xfff) as u16);
+                rest = surrogate.get(3..).unwrap_or_default();
+            }
+        }
+    }
+    out.push('"');
+}
+
+/// Appends text as a quoted ASCII string.
+pub(super) fn write_text(out: &mut String, text: &str) {
+    out.push('"');
+    write_escaped(out, text);
+    out.push('"');
+}
+
+fn write_escaped(out: &mut String, text: &str) {
+    let mut plain = 0;
+    for (position, character) in text.char_indices() {
+        if matches!(character, ' '..='~') && character != '"' && character != '\\' {
+            continue;
+        }
+        out.push_str(&text[plain..position]);
+        plain = position + character.len_utf8();
+        match character {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{c}' => out.push_str("\\f"),
+            _ => {
+                for unit in character.encode_utf16(&mut [0; 2]) {
+                    write_unit(out, *unit);
+                }
+            }
+        }
+    }
+    out.push_str(&text[plain..]);
+}
+
+fn write_unit(out: &mut String, unit: u16) {
+    out.push_str("\\u");
+    for shift in [12, 8, 4, 0] {
+        out.push(char::from_digit(u32::from(unit >> shift & 15), 16).unwrap_or('0'));
+    }
+}
+
+/// Appends a double as Python's `repr` prints it, with the words that Python's JSON has for what is not finite.
+pub(super) fn write_float(out: &mut String, value: f64) {
+    if value.is_nan() {
+        out.push_str("NaN");
+        return;
+    }
+    if value.is_infinite() {
+        out.push_str(if value > 0.0 { "Infinity" } else { "-Infinity" });
+        return;
+    }
+    // Rust and Python agree on the shortest digits that read back as the same double; only the notation differs.
+    let scientific = format!("{value:e}");
+    let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    if (-4..16).contains(&exponent) {
+        let plain = value.to_string();
+        out.push_str(&plain);
+        if !plain.contains('.') {
+            out.push_str(".0");
+        }
+    } else {
+        let sign = if exponent < 0 { '-' } else { '+' };
+        // Writing to a string cannot fail.
+        let _ = write!(out, "{mantissa}e{sign}{:02}", exponent.unsigned_abs());
+    }
+}
+
+/// Appends the canonical form of a value.
+pub(super) fn write_value(out: &mut String, value: &Value, spacing: Spacing) {
+    match value {
+        Value::Null => out.push_str("null"),
+        Value::Bool(value) => out.push_str(if *value { "true" } else { "false" }),
+        Value::Number(number) => match number.as_f64() {
+            Some(float) if number.is_f64() => write_float(out, float),
+            _ => out.push_str(&number.to_string()),
+        },
+        Value::String(text) => write_text(out, text),
+        Value::Array(items) => {
+            out.push('[');
+            for (position, item) in items.iter().enumerate() {
+                if position > 0 {
+                    out.push_str(spacing.comma());
+                }
+                write_value(out, item, spacing);
+            }
+            out.push(']');
+        }
+        Value::Object(map) => write_entries(out, map.iter().map(|(key, value)| (key.as_str(), value)), spacing),
+    }
+}
+
+/// Appends the canonical form of a map's entries, in any order.
+pub(super) fn write_entries<'a>(
+    out: &mut String,
+    entries: impl IntoIterator<Item = (&'a str, &'a Value)>,
+    spacing: Spacing,
+) {
+    let mut entries: Vec<(&str, &Value)> = entries.into_iter().collect();
+    entries.sort_unstable_by_key(|(key, _)| *key);
+    out.push('{');
+    for (position, (key, value)) in entries.into_iter().enumerate() {
+        if position > 0 {
+            out.push_str(spacing.comma());
+        }
+        write_text(out, key);
+        out.push_str(spacing.colon());
+        write_value(out, value, spacing);
+    }
+    out.push('}');
+}
+
+/// JSON text from bytes that may hold what JSON in Rust cannot: every invalid byte sequence, and every `\u` escape of
+/// half a surrogate pair, becomes U+FFFD. Everything else stays byte for byte, and clean input is not copied.
+///
+/// Python's strings can hold a lone surrogate and its writers escape it; Rust's cannot. One replaced character is a
+/// smaller loss than a line that cannot be read. Use this at every edge where JSON of another producer comes in.
+pub fn readable_json(bytes: &[u8]) -> Cow<'_, str> {
+    let text = String::from_utf8_lossy(bytes);
+    let mut repaired = String::new();
+    let mut copied = 0;
+    let mut at = 0;
+    let bytes = text.as_bytes();
+    while let Some(found) = bytes[at..].iter().position(|byte| *byte == b'\\') {
+        at += found;
+        let Some(unit) = escaped_unit(bytes, at) else {
+            // An escape of one character, or a broken one, which the parser will name.
+            at = (at + 2).min(bytes.len());
+            continue;
+        };
+        let paired = (0xd800..0xdc00).contains(&unit)
+            && escaped_unit(bytes, at + 6).is_some_and(|low| (0xdc00..0xe000).contains(&low));
+        if paired {
+            at += 12;
+        } else {
+            if (0xd800..0xe000).contains(&unit) {
+                repaired.push_str(&text[copied..at]);
+                repaired.push_str("\\ufffd");
+                copied = at + 6;
+            }
+            at += 6;
+        }
+    }
+    if copied == 0 {
+        return text;
+    }
+    repaired.push_str(&text[copied..]);
+    Cow::Owned(repaired)
+}
+
+/// The code unit of a `\uXXXX` escape at a position.
+fn escaped_unit(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..at + 2).filter(|start| *start == b"\\u")?;
+    hex_unit(bytes.get(at + 2..at + 6)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn canonical(text: &str) -> Option<String> {
+        let mut out = String::new();
+        PythonJson::read(text)?.write(&mut out, Spacing::Compact);
+        Some(out)
+    }
+
+    #[test]
+    fn reads_and_prints_as_python_does() {
+        for (text, expected) in [
+            (r#" {"b": 1, "a": [1, 2.0, -0, -0.0]} "#, r#"{"a":[1,2.0,0,-0.0],"b":1}"#),
+            (r#"{"a":1,"b":2,"a":3}"#, r#"{"a":3,"b":2}"#),
+            ("[NaN,Infinity,-Infinity,1e400,-1e400]", "[NaN,Infinity,-Infinity,Infinity,-Infinity]"),
+            ("1e16", "1e+16"),
+            ("1e15", "1000000000000000.0"),
+            ("0.00001", "1e-05"),
+            ("0.0001", "0.0001"),
+            ("1.5e300", "1.5e+300"),
+            ("123456789012345678901234567890", "123456789012345678901234567890"),
+            (r#""\ud83d\ude42 \ud835 \udc00x""#, r#""\ud83d\ude42 \ud835 \udc00x""#),
+            (r#""\ud835\ud83d\ude42""#, r#""\ud835\ud83d\ude42""#),
+            (r#""é\u007f\/""#, r#""\u00e9\u007f/""#),
+            (r#"{"🙂":1,"\uffff":2,"\ud800":3}"#, r#"{"\ud800":3,"\uffff":2,"\ud83d\ude42":1}"#),
+        ] {
+            assert_eq!(canonical(text).as_deref(), Some(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn refuses_what_python_refuses() {
+        let long = "9".repeat(MAX_DIGITS + 1);
+        for text in
+            ["", "{", "01", "1.", "[1,]", "{\"a\":1,}", "\"\n\"", "\"\\x\"", "-", "-NaN", "\u{feff}1", "nul", &long]
+        {
+            assert_eq!(canonical(text), None, "{text}");
+        }
+        assert!(canonical(&long[1..]).is_some());
+        assert!(canonical(&"[".repeat(100_000)).is_none());
+    }
+
+    #[test]
+    fn repairs_lone_surrogates_and_invalid_bytes_only() {
+        assert!(matches!(readable_json(br#"{"a":"\ud83d\ude42 \\ud835 \n"}"#), Cow::Borrowed(_)));
+        assert_eq!(
+            readable_json(br#"["\ud835","\ude42\ud83d","\\\ud800x"]"#),
+            r#"["\ufffd","\ufffd\ufffd","\\\ufffdx"]"#
+        );
+        assert_eq!(readable_json(b"[\"\xff\"]"), "[\"\u{fffd}\"]");
+        assert_eq!(readable_json(b"\"\\"), "\"\\");
+    }
+}
