@@ -134,7 +134,10 @@ impl<'a> Places<'a> {
     }
 
     pub(super) fn at(&self, offset: usize) -> Origin {
-        let offset = self.text.floor_char_boundary(offset.min(self.text.len()));
+        let mut offset = offset.min(self.text.len());
+        while !self.text.is_char_boundary(offset) {
+            offset -= 1;
+        }
         let line = self.line_starts.partition_point(|start| *start <= offset);
         let column = self.text[self.line_starts[line - 1]..offset].chars().count() + 1;
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);

@@ -3,6 +3,7 @@
 
 mod eval;
 mod fault;
+mod flags;
 mod json;
 mod layer;
 mod nearest;
@@ -10,16 +11,19 @@ mod node;
 mod reader;
 mod secret;
 mod section;
+mod show;
 mod value;
 
 pub use eval::{
-    AgentConfig, ClientConfig, EvalConfig, Limits, RetryRule, RetryRules, Select, StageDeadlines, StatusMatch,
-    TaskFilter,
+    AgentConfig, ClientConfig, DEFAULT_API_KEY_VAR, Difference, EVAL_ALIASES, EvalConfig, Limits, RetryRule,
+    RetryRules, Select, StageDeadlines, StatusMatch, TaskFilter, differences,
 };
 pub use fault::{Fault, Faults, Origin};
+pub use flags::{Alias, Grammar, Parsed, Target, parse_args};
 pub use layer::{Document, Layer};
 pub use nearest::nearest;
 pub use reader::{Key, Reader, Resolved};
 pub use secret::{Redactor, Secret, SecretError};
 pub use section::Section;
+pub use show::flag_help;
 pub use value::{FromValue, Shape};

@@ -138,6 +138,10 @@ impl Record {
         }
     }
 
+    pub(super) fn is_known(&self, path: &str) -> bool {
+        self.keys.contains_key(path) || self.blocks.contains(path) || self.lists.contains(path)
+    }
+
     fn find_unknown(&self, table: &Table, path: &str, unknown: &mut Vec<Fault>) {
         if self.accepted.contains(path) {
             return;

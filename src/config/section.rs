@@ -130,10 +130,7 @@ impl<'a> Section<'a> {
     }
 
     /// The choice that the key names, or the default, which must be one of the choices.
-    pub fn choose<T: Copy>(&mut self, key: &str, choices: &[(&str, T)], default: T) -> T
-    where
-        T: PartialEq,
-    {
+    pub fn choose<T: Copy + PartialEq>(&mut self, key: &str, choices: &[(&str, T)], default: T) -> T {
         let names: Vec<&str> = choices.iter().map(|choice| choice.0).collect();
         let allowed = format!("one of {}", names.join(", "));
         let default_name = choices.iter().find(|choice| choice.1 == default).map(|choice| choice.0.to_owned());
@@ -205,17 +202,49 @@ impl<'a> Section<'a> {
         strings
     }
 
-    /// Any value, checked by the caller with `fault`; null when absent.
+    /// Any value, checked by the caller with `fault`; the default when absent. Several words of a flag are a list.
     pub fn value(&mut self, key: &str, default: Value, allowed: &str) -> Value {
         let value = match self.node(key) {
-            Some(node) if !node.is_null() => node.to_value(),
-            Some(_) => Value::Null,
+            Some(Node { content: Content::Words(words), .. }) => {
+                // "None" unsets what stands before it.
+                let from = words.iter().rposition(|word| word.value.is_null()).map_or(0, |null| null + 1);
+                match &words[from..] {
+                    [] => Value::Null,
+                    [word] => word.value.clone(),
+                    several => several.iter().map(|word| word.value.clone()).collect(),
+                }
+            }
+            Some(node) => node.to_value(),
             None => default.clone(),
         };
         let (path, at) = (self.dotted(key), self.origin(key));
         let doc = std::mem::take(&mut self.doc);
-        self.record.keep(&path, &self.steps, key, Shape::One, allowed.to_owned(), doc, default, value.clone(), at);
+        self.record.keep(&path, &self.steps, key, Shape::Any, allowed.to_owned(), doc, default, value.clone(), at);
         value
+    }
+
+    /// All keys of this block that were not read yet, with their values: for a block that is partly the user's own.
+    pub fn rest(&mut self) -> Map<String, Value> {
+        let (path, steps) = (self.path.clone(), self.steps.clone());
+        let unread: Vec<(String, Value)> = self
+            .table
+            .into_iter()
+            .flatten()
+            .filter(|(key, _)| !self.record.is_known(&joined(&path, key)))
+            .map(|(key, node)| (key.clone(), node.to_value()))
+            .collect();
+        if let Some((_, parents)) = steps.split_last() {
+            let last = path.rsplit('.').next().unwrap_or_default();
+            let empty = Value::Object(Map::new());
+            let (allowed, doc) = ("any key".to_owned(), std::mem::take(&mut self.doc));
+            self.record.keep(&path, parents, last, Shape::Open, allowed, doc, empty.clone(), empty, Origin::Default);
+            self.record.hide(&path);
+        }
+        for (key, value) in &unread {
+            let (at, allowed) = (self.origin(key), "anything".to_owned());
+            self.record.keep(&self.dotted(key), &steps, key, Shape::Any, allowed, "", Value::Null, value.clone(), at);
+        }
+        unread.into_iter().collect()
     }
 
     /// A list of blocks; `read` is called for each of them in order.
@@ -263,6 +292,12 @@ impl<'a> Section<'a> {
     /// Records a fault at a key, with a hint such as "did you mean `a`?".
     pub fn fault_hint(&mut self, key: &str, problem: impl Into<String>, hint: impl Into<String>) {
         let fault = Fault::new(self.origin(key), self.dotted(key), problem).hint(hint);
+        self.record.faults.push(fault);
+    }
+
+    /// Records a fault at a key of the user's own below `key`, such as the name of a header.
+    pub fn fault_below(&mut self, key: &str, name: &str, problem: impl Into<String>, hint: impl Into<String>) {
+        let fault = Fault::new(self.place(&[key, name]), joined(&self.dotted(key), name), problem).hint(hint);
         self.record.faults.push(fault);
     }
 

@@ -11,6 +11,8 @@ pub enum Shape {
     Bool,
     /// One word.
     One,
+    /// One word, or `true` when the flag stands alone.
+    Any,
     /// Several words, or the flag repeated.
     List,
     /// Keys of the user's own below it, taken as fields (`top-k` is `top_k`).

@@ -5,7 +5,7 @@ pub mod env {
     /// Log filter in `tracing` directives, such as `info,rollhouse::inference=debug`; wins over `--verbose`.
     pub const LOG: &str = "ROLLHOUSE_LOG";
     /// Default of `client.api_key_var`: the variable that holds the endpoint's key.
-    pub const OPENAI_API_KEY: &str = "OPENAI_API_KEY";
+    pub const OPENAI_API_KEY: &str = crate::config::DEFAULT_API_KEY_VAR;
     /// Set to anything but the empty string: no colour in the output.
     pub const NO_COLOR: &str = "NO_COLOR";
     /// Names a Python interpreter with `verifiers` installed, for the tests that compare with it.

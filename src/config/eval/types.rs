@@ -1,4 +1,4 @@
-//! The resolved configuration of an evaluation: plain values, no `Option` that means "default".
+//! What a configuration comes to: plain values, no `Option` that means "default".
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 

@@ -1,0 +1,17 @@
+//! The configuration of an evaluation: its values, how they are read, its flags, and what makes two runs the same.
+
+mod aliases;
+mod client;
+mod identity;
+mod read;
+mod seat;
+mod selection;
+mod types;
+
+pub use aliases::EVAL_ALIASES;
+pub use client::DEFAULT_API_KEY_VAR;
+pub use identity::{Difference, differences};
+pub use types::{
+    AgentConfig, ClientConfig, EvalConfig, Limits, RetryRule, RetryRules, Select, StageDeadlines, StatusMatch,
+    TaskFilter,
+};

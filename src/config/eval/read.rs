@@ -1,0 +1,298 @@
+//! The layout of an evaluation's configuration, as verifiers 0.4.0 has it, with rollhouse's own keys beside.
+
+use std::path::PathBuf;
+
+use serde_json::{Map, Value, json};
+
+use super::{
+    AgentConfig, EvalConfig,
+    aliases::EVAL_ALIASES,
+    client::read_client,
+    seat::{read_retries, read_seat},
+    selection::read_select,
+};
+use crate::config::{
+    Document, Faults, Grammar, Parsed, Reader, Resolved, Section,
+    node::{Content, Node, Table},
+    parse_args,
+};
+
+/// More failed rollouts than scored ones: what was scored no longer stands for what was planned. A share of transient
+/// failures, even a third, is reported and does not fail the run.
+const MAX_ERROR_RATE: f64 = 0.5;
+/// Episodes in flight.
+const MAX_CONCURRENT: usize = 128;
+/// Name of the model where none is asked for and none is served.
+const SIMULATED_MODEL: &str = "simulator";
+
+impl EvalConfig {
+    /// Reads the whole document. `taskset` reads what belongs to the taskset of this id from the block `env.taskset`; it
+    /// records a fault at `id` where there is no such taskset.
+    pub fn read(root: &mut Section<'_>, mut taskset: impl FnMut(&str, &mut Section<'_>)) -> Self {
+        let model: Option<String> =
+            root.doc("Model name sent to the endpoint; required once client.base_url is given").get("model");
+        let num_rollouts = root.doc("Episodes per task").get_in("num_rollouts", 1.., 1_u32);
+        let max_concurrent = root.doc("Episodes in flight").limit_in("max_concurrent", 1.., Some(MAX_CONCURRENT));
+        let max_error_rate = root
+            .doc("Share of failed rollouts above which the run fails; more than half by default")
+            .get_in("max_error_rate", 0.0..=1.0, MAX_ERROR_RATE);
+        let output_dir = root.doc("Parent of the run directory").get_or("output_dir", PathBuf::from("outputs"));
+        let mut run = root.child("run");
+        let run_name: Option<String> = run.doc("Name of the run; generated when absent").get("name");
+        let run_dir: Option<PathBuf> =
+            run.doc("Directory of the run below output_dir; the name when absent").get("dir");
+        if run.doc("Run on the Prime platform to add to; has no effect").get::<String>("attach").is_some() {
+            run.warn("attach", "has no effect: rollhouse uploads nothing");
+        }
+        let verbose = root.doc("Debug logs").get_or("verbose", false);
+        if root.doc("Upload to the Prime platform; has no effect").get_or("push", false) {
+            root.warn("push", "has no effect: rollhouse uploads nothing");
+        }
+        read_rich(root);
+        let client = read_client(&mut root.child("client"));
+        let mut sampling = Map::new();
+        lay_sampling(&mut root.child("sampling"), true, &mut sampling);
+        let select = read_select(&mut root.child("select"));
+        root.moved("serve", "rollhouse eval runs in process and takes no `serve` block");
+        for (key, hint) in MOVED {
+            root.moved(key, hint);
+        }
+
+        let mut env = root.child("env");
+        let id = read_taskset(&mut env, &mut taskset);
+        read_env_id(&mut env);
+        let mut timeout = env.child("timeout");
+        let episode_deadline = timeout.doc("Seconds for a whole episode, teardown included").duration("episode", None);
+        if timeout.doc("Seconds for the env's own finish; has no effect").duration("finalize", None).is_some() {
+            timeout.warn("finalize", "has no effect: the single-agent env has no finish of its own");
+        }
+        let retries = read_retries(&mut env.child("retries"));
+        let agents = env.doc("Agents of one episode at once").limit_in("max_concurrent_agents", 1.., Some(1_u64));
+        if agents.is_some_and(|agents| agents > 1) {
+            env.warn("max_concurrent_agents", "has no effect: the single-agent env has one agent");
+        }
+        read_interception(&mut env.child("interception"));
+        env.moved("harness", "the harness belongs to the agent: `env.agent.harness`");
+        let seat = read_seat(&mut env.child("agent"), &mut sampling);
+        sampling.retain(|_, value| !value.is_null());
+
+        let client = seat.client.or(client);
+        let model = seat.model.or(model);
+        if model.is_none() && client.is_some() {
+            root.fault_hint("model", "missing", "name a model of the endpoint with `-m` or `model`");
+        }
+        Self {
+            taskset: id,
+            model: model.unwrap_or_else(|| SIMULATED_MODEL.to_owned()),
+            client,
+            sampling,
+            select,
+            num_rollouts,
+            max_concurrent,
+            agent: AgentConfig {
+                harness: "null".to_owned(),
+                limits: seat.limits,
+                deadlines: seat.deadlines,
+                retries: seat.retries,
+            },
+            episode_deadline,
+            retries,
+            max_error_rate,
+            output_dir,
+            run_name,
+            run_dir,
+            verbose,
+        }
+    }
+
+    /// Reads a document to its end: the values and the resolved configuration.
+    ///
+    /// # Errors
+    /// All faults of all layers.
+    pub fn from_document(
+        document: Document,
+        taskset: impl FnMut(&str, &mut Section<'_>),
+    ) -> Result<(Self, Resolved), Faults> {
+        let mut reader = Reader::new(document);
+        let config = Self::read(&mut reader.root(), taskset);
+        reader.finish().map(|resolved| (config, resolved))
+    }
+
+    /// Takes a command line apart, reads the files it names and the flags, and resolves them.
+    ///
+    /// # Errors
+    /// All faults of the command line, or else all faults of the files and values.
+    pub fn from_args(
+        args: &[String],
+        taskset: impl FnMut(&str, &mut Section<'_>),
+    ) -> Result<(Self, Resolved, Parsed), Faults> {
+        let parsed = parse_args(args, &Self::grammar())?;
+        let (config, resolved) = Self::from_document(Document::new(parsed.layers.clone()), taskset)?;
+        Ok((config, resolved, parsed))
+    }
+
+    /// The flags of `rollhouse eval`; keys of a taskset are not among them, they are any `--env.taskset.*`.
+    #[must_use]
+    pub fn grammar() -> Grammar {
+        let mut reader = Reader::new(Document::default());
+        Self::read(&mut reader.root(), |_, _| {});
+        Grammar::new(EVAL_ALIASES.iter().copied(), reader.keys()).with_positional("env.taskset.id")
+    }
+}
+
+/// Keys of other generations at the root, and where they went.
+const MOVED: &[(&str, &str)] = &[
+    ("env_id", "write `env.taskset.id`"),
+    ("env_args", "write the taskset's fields below `env.taskset`"),
+    ("num_examples", "write `select.limit`"),
+    ("rollouts_per_example", "write `num_rollouts`"),
+    ("group_size", "write `num_rollouts`"),
+    ("api_base_url", "write `client.base_url`"),
+    ("sampling_args", "write `sampling`"),
+    ("shuffle_seed", "write `select.seed`"),
+    ("save_results", "results are always saved; leave it out"),
+];
+
+fn read_rich(root: &mut Section<'_>) {
+    let rich =
+        root.doc("The live display of verifiers; has no effect").value("rich", Value::Null, "true, false or a table");
+    match &rich {
+        Value::Null | Value::Bool(_) => {}
+        Value::Object(table) => {
+            let known = table.iter().all(|(key, value)| key == "show_logs" && value.is_boolean());
+            if !known {
+                root.fault("rich", "unknown content; expected `show_logs = true` or `false`");
+            } else if table.values().any(|value| *value == Value::Bool(true)) {
+                root.warn("rich", "has no effect: the display of rollhouse follows the terminal");
+            }
+        }
+        _ => root.fault("rich", "wrong type; expected true, false or a table"),
+    }
+}
+
+fn read_taskset(env: &mut Section<'_>, taskset: &mut impl FnMut(&str, &mut Section<'_>)) -> String {
+    let mut block = env.child("taskset");
+    let id: String = block.doc("Taskset; the first argument is short for it").get("id").unwrap_or_default();
+    if id.is_empty() {
+        block.fault_hint("id", "missing", "name a taskset as the first argument or with `env.taskset.id`");
+    }
+    let prompt = block.doc("File with another system prompt; not supported yet").get::<PathBuf>("system_prompt");
+    if prompt.is_some() {
+        block.fault("system_prompt", "not supported yet: rollhouse takes the taskset's own system prompt");
+    }
+    let mut task = block.child("task");
+    for (key, default) in [("judges", json!([])), ("stops", json!({})), ("metrics", json!({})), ("rewards", json!({}))]
+    {
+        let allowed = if key == "judges" { "a list of tables" } else { "a table of keys" };
+        let value =
+            task.doc("Overrides of the task's own scoring; not supported yet").value(key, default.clone(), allowed);
+        let same_type = value.is_array() == default.is_array() && value.is_object() == default.is_object();
+        if !value.is_null() && !same_type {
+            task.fault(key, format!("wrong type; expected {allowed}"));
+        } else if !value.is_null() && value != default {
+            task.fault(key, "not supported yet: rollhouse scores a task with the rubric of its taskset; leave it out");
+        }
+    }
+    let plain = plain_id(&id);
+    taskset(&plain, &mut block);
+    if id.is_empty() {
+        // Its keys cannot be judged before it has a name.
+        block.accept_rest();
+    }
+    plain
+}
+
+/// `owner/name@version` without owner and version, in kebab case.
+fn plain_id(id: &str) -> String {
+    let name = id.rsplit_once('/').map_or(id, |(_, name)| name);
+    let name = name.split('@').next().unwrap_or_default();
+    name.to_lowercase().replace('_', "-")
+}
+
+fn read_env_id(env: &mut Section<'_>) {
+    let id: String =
+        env.doc("Env class; rollhouse has the single-agent env, which stands for no id").get_or("id", String::new());
+    if !id.is_empty() && plain_id(&id) != "single-agent" {
+        env.fault("id", format!("the env `{id}` is not supported yet; expected \"\", the single-agent env"));
+    }
+}
+
+fn read_interception(block: &mut Section<'_>) {
+    let kinds = [("elastic", 0), ("server", 1), ("static", 2)];
+    let kind = block.doc("How harness programs reach the model; has no effect").choose("type", &kinds, 0);
+    let mut changed = kind != 0;
+    match kind {
+        0 => {
+            changed |=
+                block.doc("Rollouts per interception server; has no effect").get_in("multiplex", 1.., 32_u64) != 32
+        }
+        1 => {
+            block.open("tunnel");
+        }
+        _ => {
+            block.list("servers", |server| {
+                server.get::<String>("type");
+                server.open("tunnel");
+            });
+        }
+    }
+    if changed {
+        block.warn("type", "has no effect: the null harness runs in process and is not intercepted");
+    }
+}
+
+/// Lays the sampling fields of a block over those of the run: `extra_body` hoisted, `max_completion_tokens` renamed. A
+/// null clears a field. The run's block shows its known fields even when they are not given (`whole`).
+pub(super) fn lay_sampling(block: &mut Section<'_>, whole: bool, sampling: &mut Map<String, Value>) {
+    let table = hoisted(block, whole);
+    let (path, steps) = (block.path.clone(), block.steps.clone());
+    let mut plain = Section { record: &mut *block.record, table: Some(&table), path, steps, doc: "" };
+    if whole || table.contains_key("temperature") {
+        plain.doc("Sampling temperature").limit_in("temperature", 0.0.., None::<f64>);
+    }
+    if whole || table.contains_key("top_p") {
+        plain.doc("Nucleus sampling").limit_in("top_p", 0.0..=1.0, None::<f64>);
+    }
+    if whole || table.contains_key("reasoning_effort") {
+        plain.doc("Reasoning effort, in the endpoint's words").get::<String>("reasoning_effort");
+    }
+    if whole || table.contains_key("max_tokens") {
+        plain.doc("Sampled tokens of one call").limit_in("max_tokens", 1.., None::<u64>);
+    }
+    plain.doc("Any other field of the request, such as sampling.top_k").rest();
+    for key in table.keys() {
+        let value = plain.record.keys.get(&plain.dotted(key)).map_or(Value::Null, |known| known.value.clone());
+        sampling.insert(key.clone(), value);
+    }
+}
+
+/// The block's fields in plain form. A field that is given for itself wins over the hoisted or renamed one.
+fn hoisted(block: &mut Section<'_>, whole: bool) -> Table {
+    // Known, and not shown: the fields that they stand for are.
+    for key in ["extra_body", "max_completion_tokens"] {
+        if whole || block.has(key) {
+            if key == "extra_body" {
+                block.doc("Fields that are taken as if they stood beside it").open(key);
+            } else {
+                block.doc("The same as max_tokens").get::<u64>(key);
+            }
+            block.record.hide(&block.dotted(key));
+        }
+    }
+    let mut table = block.table.cloned().unwrap_or_default();
+    let offer = |table: &mut Table, key: String, node: Node| {
+        if table.get(&key).is_none_or(Node::is_null) {
+            table.insert(key, node);
+        }
+    };
+    // Another type than a table is a fault of `open`.
+    if let Some(Node { content: Content::Table(fields), .. }) = table.shift_remove("extra_body") {
+        for (key, node) in fields {
+            offer(&mut table, key, node);
+        }
+    }
+    if let Some(limit) = table.shift_remove("max_completion_tokens") {
+        offer(&mut table, "max_tokens".to_owned(), limit);
+    }
+    table
+}
