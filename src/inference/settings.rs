@@ -22,6 +22,8 @@ pub struct PoolSettings {
     pub retry: RetrySettings,
     /// Ask for streamed answers.
     pub stream: bool,
+    /// When an engine is taken out of the pool, and how it is asked whether it is back.
+    pub breaker: BreakerSettings,
     /// Connections open at the same time over all engines; `None` derives it from the descriptor limit.
     pub max_connections: Option<usize>,
 }
@@ -50,6 +52,18 @@ pub struct RetrySettings {
     pub longest_wait: Duration,
     /// The longest `Retry-After` that is honoured; a longer one ends the call.
     pub longest_retry_after: Duration,
+}
+
+/// When an engine is taken out of the pool, and how it is asked whether it is back. With one engine there is nowhere
+/// else to go: it stays in use, and being out is only said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BreakerSettings {
+    /// Connection faults, deadlines and 5xx in a row that take it out.
+    pub failures: u32,
+    /// The wait before the first health check; it doubles with each one.
+    pub first_probe: Duration,
+    /// The longest wait between two health checks.
+    pub longest_probe: Duration,
 }
 
 /// Something that happened inside a pool and that a user wants to see.
@@ -105,6 +119,7 @@ impl PoolSettings {
             deadlines: Deadlines::default(),
             retry: RetrySettings::default(),
             stream: false,
+            breaker: BreakerSettings::default(),
             max_connections: None,
         }
     }
@@ -131,5 +146,12 @@ impl Default for RetrySettings {
             longest_wait: Duration::from_secs(30),
             longest_retry_after: Duration::from_secs(300),
         }
+    }
+}
+
+impl Default for BreakerSettings {
+    /// Out after 3 failures in a row; checked after 1 s, then less and less often, down to every 30 s.
+    fn default() -> Self {
+        Self { failures: 3, first_probe: Duration::from_secs(1), longest_probe: Duration::from_secs(30) }
     }
 }
