@@ -17,6 +17,7 @@ use reqwest::{
     Method, Response, Url,
     header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue},
 };
+use secrecy::SecretString;
 use tower::limit::GlobalConcurrencyLimitLayer;
 
 use super::{
@@ -142,8 +143,8 @@ impl Engine {
         body: RequestBody<'_>,
         (name, value): (&HeaderName, &HeaderValue),
     ) -> Result<Answer, AttemptError> {
-        let chat = self.client.chat().header(name, value)?;
-        let reply: WholeReply = chat.create_byot(body).await?;
+        let headers = HeaderMap::from_iter([(name.clone(), value.clone())]);
+        let reply: WholeReply = self.client.chat().headers(headers).create_byot(body).await?;
         whole_answer(reply)
     }
 
@@ -178,7 +179,9 @@ impl Engine {
         let mut answer = Answer::default();
         let mut done = false;
         self.read(response, |mut bytes| {
-            while let Some(data) = reader.next(&mut bytes).map_err(|error| AttemptError::malformed(error.to_string()))? {
+            while let Some(data) =
+                reader.next(&mut bytes).map_err(|error| AttemptError::malformed(error.to_string()))?
+            {
                 done = add_event(&mut answer, data)?;
                 if done {
                     break;
@@ -266,8 +269,9 @@ fn add_event(answer: &mut Answer, data: &[u8]) -> Result<bool, AttemptError> {
     if data.trim_ascii().is_empty() {
         return Ok(false);
     }
-    let chunk: Chunk = serde_json::from_slice(data)
-        .map_err(|error| AttemptError::malformed(format!("an event of the stream is not what it should be: {error}")))?;
+    let chunk: Chunk = serde_json::from_slice(data).map_err(|error| {
+        AttemptError::malformed(format!("an event of the stream is not what it should be: {error}"))
+    })?;
     match &chunk.error {
         Some(error) if !error.is_null() => Err(AttemptError::in_band(error)),
         _ => answer.add_chunk(chunk).map(|()| false),
@@ -342,7 +346,7 @@ impl Config for Address {
         self.unused.api_base()
     }
 
-    fn api_key(&self) -> &async_openai_key::Key {
+    fn api_key(&self) -> &SecretString {
         self.unused.api_key()
     }
 }
@@ -378,7 +382,14 @@ mod tests {
 
     #[test]
     fn bad_addresses_are_refused_without_their_secrets() {
-        for url in ["", "127.0.0.1:8000", "ftp://u:secret@host/v1", "http://u:secret@", "unix:/x", "http://u:secret@h:x/v1?k=secret"] {
+        for url in [
+            "",
+            "127.0.0.1:8000",
+            "ftp://u:secret@host/v1",
+            "http://u:secret@",
+            "unix:/x",
+            "http://u:secret@h:x/v1?k=secret",
+        ] {
             let error = Address::new(url, HeaderMap::new()).err().unwrap().to_string();
             assert!(!error.contains("secret"), "{error}");
         }
@@ -387,7 +398,8 @@ mod tests {
     #[test]
     fn an_engine_goes_after_failures_in_a_row_and_comes_back() {
         let connecting = GlobalConcurrencyLimitLayer::new(1);
-        let engine = Engine::new("http://127.0.0.1:1/v1", HeaderMap::new(), Deadlines::default(), 1, connecting).unwrap();
+        let engine =
+            Engine::new("http://127.0.0.1:1/v1", HeaderMap::new(), Deadlines::default(), 1, connecting).unwrap();
         assert_eq!(engine.failed(3), Change::None);
         assert_eq!(engine.failed(3), Change::None);
         assert_eq!(engine.answered(true), Change::None);

@@ -13,29 +13,16 @@ use crate::trace::{Fault, FaultClass};
 pub(super) enum AttemptError {
     /// No connection, or the connection broke.
     #[error("{what}: {cause}")]
-    Connection {
-        what: &'static str,
-        cause: String,
-    },
+    Connection { what: &'static str, cause: String },
     /// A deadline ran out.
     #[error("{what} within {} s", limit.as_secs_f64())]
-    Deadline {
-        what: &'static str,
-        limit: Duration,
-    },
+    Deadline { what: &'static str, limit: Duration },
     /// The call's whole budget ran out.
     #[error("the call's budget of {} s ran out before an answer came", limit.as_secs_f64())]
-    Budget {
-        limit: Duration,
-    },
+    Budget { limit: Duration },
     /// The server refused or failed.
     #[error("{}", status_line(*status, body, *kind))]
-    Status {
-        status: u16,
-        retry_after: Option<Duration>,
-        body: ErrorBody,
-        kind: FailureKind,
-    },
+    Status { status: u16, retry_after: Option<Duration>, body: ErrorBody, kind: FailureKind },
     /// The answer cannot be understood.
     #[error("unreadable answer: {0}")]
     Malformed(String),

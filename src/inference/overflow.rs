@@ -9,11 +9,11 @@ use super::failure::ErrorBody;
 
 /// Codes and types that say it without words.
 const OVERFLOW_CODES: [&str; 8] = [
-    "context_length_exceeded",     // OpenAI, Groq, Together
-    "exceed_context_size_error",   // llama.cpp
-    "string_above_max_length",     // OpenAI, one message
-    "request_too_large",           // Anthropic
-    "context_window_exceeded",     // LiteLLM and others
+    "context_length_exceeded",          // OpenAI, Groq, Together
+    "exceed_context_size_error",        // llama.cpp
+    "string_above_max_length",          // OpenAI, one message
+    "request_too_large",                // Anthropic
+    "context_window_exceeded",          // LiteLLM and others
     "model_max_prompt_tokens_exceeded", // GitHub models
     "max_tokens_exceeded",
     "input_too_long",

@@ -38,7 +38,10 @@ pub(super) struct Success<T> {
 }
 
 /// Tries a call until it succeeds, cannot succeed, or has used up its retries or its budget.
-pub(super) async fn call<A: Attempts>(settings: &RetrySettings, mut attempts: A) -> Result<Success<A::Output>, ChatFailure> {
+pub(super) async fn call<A: Attempts>(
+    settings: &RetrySettings,
+    mut attempts: A,
+) -> Result<Success<A::Output>, ChatFailure> {
     let end = settings.budget.map(|budget| Instant::now() + budget);
     let mut failed = Vec::new();
     loop {
@@ -82,13 +85,7 @@ enum Plan {
     GiveUp(Option<String>),
 }
 
-fn plan(
-    settings: &RetrySettings,
-    retries: u32,
-    error: &AttemptError,
-    elsewhere: bool,
-    left: Option<Duration>,
-) -> Plan {
+fn plan(settings: &RetrySettings, retries: u32, error: &AttemptError, elsewhere: bool, left: Option<Duration>) -> Plan {
     if !error.is_retryable() {
         return Plan::GiveUp(None);
     }

@@ -56,7 +56,11 @@ pub(super) fn connection_limit(wanted: Option<usize>) -> usize {
     let possible = possible.min(tokio::sync::Semaphore::MAX_PERMITS);
     match wanted {
         Some(wanted) if wanted > possible => {
-            tracing::warn!(wanted, possible, "fewer connections than wanted: raise the limit of open files (ulimit -n)");
+            tracing::warn!(
+                wanted,
+                possible,
+                "fewer connections than wanted: raise the limit of open files (ulimit -n)"
+            );
             possible
         }
         Some(wanted) => wanted.max(1),

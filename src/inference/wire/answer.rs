@@ -112,11 +112,8 @@ impl Answer {
             None => None,
         };
         let sampled = self.usage.as_ref().is_some_and(|usage| usage.completion_tokens > 0);
-        let tokens = if wanted {
-            exact_tokens(self.prompt_ids, self.token_ids, self.logprob_ids, &self.logprobs)
-        } else {
-            None
-        };
+        let tokens =
+            if wanted { exact_tokens(self.prompt_ids, self.token_ids, self.logprob_ids, &self.logprobs) } else { None };
         let content = if self.content.is_empty() { self.refusal } else { self.content };
         let reasoning = [self.reasoning, self.reasoning_content].into_iter().find(|text| !text.is_empty());
         let message = AssistantMessage {
@@ -314,7 +311,7 @@ fn exact_tokens(
         logprobs.iter().map(|logprob| logprob.filter(|&value| value.is_finite() && value != UNKNOWN_LOGPROB)).collect();
     match known {
         Some(completion_logprobs) if completion_logprobs.len() == completion_ids.len() => {
-            Some(TurnTokens { prompt_ids, completion_ids, completion_logprobs })
+            Some(TurnTokens { prompt_ids, completion_ids, completion_logprobs, ..TurnTokens::default() })
         }
         _ => {
             tracing::warn!(

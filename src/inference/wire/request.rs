@@ -190,7 +190,8 @@ mod tests {
         let Value::Object(sampling) = sampling else { panic!("sampling must be an object") };
         let call = ChatCall { model: "m", messages, tools, sampling: &sampling, tokens };
         let text = serde_json::to_string(&RequestBody { call: &call, stream }).unwrap();
-        let keys: Vec<String> = serde_json::from_str::<Map<String, Value>>(&text).unwrap().into_iter().map(|(key, _)| key).collect();
+        let keys: Vec<String> =
+            serde_json::from_str::<Map<String, Value>>(&text).unwrap().into_iter().map(|(key, _)| key).collect();
         for key in &keys {
             assert_eq!(text.matches(&format!("\"{key}\":")).count(), 1, "{key} twice in {text}");
         }
@@ -216,7 +217,12 @@ mod tests {
         let mut messages = messages;
         messages.push(Message::Assistant(AssistantMessage {
             reasoning_content: Some("hm".into()),
-            tool_calls: Some(vec![call("a", "{\"q\": 1}"), call("b", "{\"q\": "), call("c", "\"Paris\""), call("d", "")]),
+            tool_calls: Some(vec![
+                call("a", "{\"q\": 1}"),
+                call("b", "{\"q\": "),
+                call("c", "\"Paris\""),
+                call("d", ""),
+            ]),
             ..AssistantMessage::default()
         }));
         let sent = body(&messages, &[], json!({}), false, false);
