@@ -71,8 +71,8 @@ impl SseReader {
     /// The data of an event that the end of the stream left without its blank line.
     pub fn finish(&mut self) -> Result<Option<&[u8]>, EventTooLarge> {
         self.clear_handed_out();
-        self.take_line(&[])?;
-        let found = std::mem::take(&mut self.has_data);
+        let ended = self.take_line(&[])?;
+        let found = std::mem::take(&mut self.has_data) || ended;
         self.handed_out = true;
         Ok(found.then_some(self.data.as_slice()))
     }
