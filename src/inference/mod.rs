@@ -3,9 +3,16 @@
 //! What enters is one chat call; what leaves is the model's message with its usage and every attempt that failed on
 //! the way. This is the one room that opens HTTP connections.
 
+mod engine;
+mod failure;
+mod overflow;
 mod pool;
 mod probe;
+mod retry;
 mod settings;
+pub mod sse;
+mod transport;
+mod wire;
 
 use std::{fmt, sync::Arc};
 
@@ -15,7 +22,8 @@ use crate::trace::{AssistantMessage, Fault, FinishReason, Message, TimeSpan, Too
 
 pub use pool::{Pool, PoolError, Session};
 pub use probe::{ProbeFailure, ServedModel};
-pub use settings::{Deadlines, PoolEvent, PoolObserver, PoolSettings, RetrySettings};
+pub use settings::{BreakerSettings, Deadlines, PoolEvent, PoolObserver, PoolSettings, RetrySettings};
+pub use transport::raise_descriptor_limit;
 
 /// One chat call of a session.
 #[derive(Clone, Copy, Debug)]

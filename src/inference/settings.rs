@@ -2,18 +2,21 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-/// Settings of a [`Pool`](super::Pool). The key itself is not here: it is read from the environment when the pool is
-/// made and never leaves this room.
-#[derive(Clone, Debug)]
+use crate::config::{ClientConfig, Secret, SecretError};
+
+/// Settings of a [`Pool`](super::Pool). Not printable: a base URL or a header may hold a secret.
+#[derive(Clone)]
 pub struct PoolSettings {
     /// One or more base URLs that serve the same model, each ending in `/v1` as a rule.
     pub base_urls: Vec<String>,
-    /// Name of the environment variable that holds the key; unset or empty sends `Bearer EMPTY`.
+    /// The key, sent as a bearer token; without one it is `EMPTY`, which servers without keys expect.
+    pub key: Option<Secret>,
+    /// Name of the environment variable that holds the key, for messages.
     pub api_key_var: String,
-    /// Static headers of every request.
+    /// Headers of every request.
     pub headers: BTreeMap<String, String>,
-    /// Header to environment variable; a set variable wins over the static header.
-    pub headers_from_env: BTreeMap<String, String>,
+    /// Headers whose values are never printed; they win over `headers`.
+    pub secret_headers: BTreeMap<String, Secret>,
     /// Header that carries the session's id, `X-Session-ID` unless a router wants another.
     pub session_header: String,
     /// How long one attempt may wait.
@@ -22,6 +25,8 @@ pub struct PoolSettings {
     pub retry: RetrySettings,
     /// Ask for streamed answers.
     pub stream: bool,
+    /// When an engine is taken out of the pool, and how it is asked whether it is back.
+    pub breaker: BreakerSettings,
     /// Connections open at the same time over all engines; `None` derives it from the descriptor limit.
     pub max_connections: Option<usize>,
 }
@@ -50,6 +55,18 @@ pub struct RetrySettings {
     pub longest_wait: Duration,
     /// The longest `Retry-After` that is honoured; a longer one ends the call.
     pub longest_retry_after: Duration,
+}
+
+/// When an engine is taken out of the pool, and how it is asked whether it is back. With one engine there is nowhere
+/// else to go: it stays in use, and being out is only said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BreakerSettings {
+    /// Connection faults, deadlines and 5xx in a row that take it out.
+    pub failures: u32,
+    /// The wait before the first health check; it doubles with each one.
+    pub first_probe: Duration,
+    /// The longest wait between two health checks.
+    pub longest_probe: Duration,
 }
 
 /// Something that happened inside a pool and that a user wants to see.
@@ -98,15 +115,49 @@ impl PoolSettings {
     pub fn new<I: IntoIterator<Item = S>, S: Into<String>>(base_urls: I) -> Self {
         Self {
             base_urls: base_urls.into_iter().map(Into::into).collect(),
-            api_key_var: String::new(),
+            key: None,
+            api_key_var: "OPENAI_API_KEY".to_owned(),
             headers: BTreeMap::new(),
-            headers_from_env: BTreeMap::new(),
+            secret_headers: BTreeMap::new(),
             session_header: "X-Session-ID".to_owned(),
             deadlines: Deadlines::default(),
             retry: RetrySettings::default(),
             stream: false,
+            breaker: BreakerSettings::default(),
             max_connections: None,
         }
+    }
+
+    /// Settings from a client's configuration; the key and the headers' variables are read from the environment. An
+    /// unset variable gives no key or leaves its header to the static ones.
+    ///
+    /// # Errors
+    /// When a variable holds what no header may carry.
+    pub fn from_config(config: &ClientConfig) -> Result<Self, SecretError> {
+        let mut settings = Self {
+            key: from_env(&config.api_key_var)?,
+            api_key_var: config.api_key_var.clone(),
+            headers: config.headers.clone(),
+            deadlines: Deadlines { connect: config.connect, first_byte: config.first_byte, idle: config.idle },
+            stream: config.stream,
+            ..Self::new(config.base_urls.iter().cloned())
+        };
+        settings.retry.max_retries = config.max_retries;
+        settings.retry.budget = config.call_budget;
+        for (header, variable) in &config.headers_from_env {
+            if let Some(value) = from_env(variable)? {
+                settings.secret_headers.insert(header.clone(), value);
+            }
+        }
+        Ok(settings)
+    }
+}
+
+fn from_env(variable: &str) -> Result<Option<Secret>, SecretError> {
+    match Secret::from_env(variable) {
+        Ok(secret) => Ok(Some(secret)),
+        Err(SecretError::Unset(_)) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
@@ -131,5 +182,12 @@ impl Default for RetrySettings {
             longest_wait: Duration::from_secs(30),
             longest_retry_after: Duration::from_secs(300),
         }
+    }
+}
+
+impl Default for BreakerSettings {
+    /// Out after 3 failures in a row; checked after 1 s, then less and less often, down to every 30 s.
+    fn default() -> Self {
+        Self { failures: 3, first_probe: Duration::from_secs(1), longest_probe: Duration::from_secs(30) }
     }
 }

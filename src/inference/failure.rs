@@ -1,0 +1,339 @@
+//! What can go wrong in one attempt, and what it means: try again or not, the engine's fault or not.
+
+use std::{error::Error, time::Duration};
+
+use async_openai::error::OpenAIError;
+use serde_json::Value;
+
+use super::{FailureKind, overflow};
+use crate::trace::{Fault, FaultClass};
+
+/// Why one attempt failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AttemptError {
+    /// No connection, or the connection broke.
+    #[error("{what}: {cause}")]
+    Connection { what: &'static str, cause: String },
+    /// A deadline ran out.
+    #[error("{what} within {} s", limit.as_secs_f64())]
+    Deadline { what: &'static str, limit: Duration },
+    /// The call's whole budget ran out.
+    #[error("the call's budget of {} s ran out before an answer came", limit.as_secs_f64())]
+    Budget { limit: Duration },
+    /// The server refused or failed.
+    #[error("{}", status_line(*status, body, *kind))]
+    Status { status: u16, retry_after: Option<Duration>, body: ErrorBody, kind: FailureKind },
+    /// The answer cannot be understood.
+    #[error("unreadable answer: {0}")]
+    Malformed(String),
+    /// The server gave up the request while generating.
+    #[error("the server gave up the request (finish reason `{0}`)")]
+    Aborted(String),
+    /// The request could not be made.
+    #[error("the request cannot be made: {0}")]
+    Request(String),
+}
+
+impl AttemptError {
+    /// An answer that cannot be understood.
+    pub(super) fn malformed(what: impl Into<String>) -> Self {
+        Self::Malformed(what.into())
+    }
+
+    /// A refusal or failure by status and body.
+    pub(super) fn status(status: u16, retry_after: Option<Duration>, body: ErrorBody) -> Self {
+        let kind = kind_of_status(status, &body);
+        Self::Status { status, retry_after, body, kind }
+    }
+
+    /// A failure that was put into an answer of status 200, or into a stream.
+    pub(super) fn in_band(error: &Value) -> Self {
+        let body = ErrorBody::of_value(error);
+        let status = body.code.parse().ok().filter(|code| (400..600).contains(code));
+        let guessed = if overflow::is_overflow(&body) { 400 } else { 502 };
+        Self::status(status.unwrap_or(guessed), None, body)
+    }
+
+    /// What kind of failure it is.
+    pub(super) fn kind(&self) -> FailureKind {
+        match self {
+            Self::Status { kind, .. } => *kind,
+            Self::Request(_) => FailureKind::Refused,
+            _ => FailureKind::Unavailable,
+        }
+    }
+
+    /// Whether another attempt of the same call may succeed.
+    pub(super) fn is_retryable(&self) -> bool {
+        self.kind() == FailureKind::Unavailable && !matches!(self, Self::Budget { .. })
+    }
+
+    /// Whether it speaks against the engine's health; a busy engine (429) and an odd answer do not.
+    pub(super) fn blames_engine(&self) -> bool {
+        match self {
+            Self::Connection { .. } | Self::Deadline { .. } => true,
+            Self::Status { status, kind, .. } => *status >= 500 && *kind == FailureKind::Unavailable,
+            _ => false,
+        }
+    }
+
+    /// How long the server asks to wait.
+    pub(super) fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Status { retry_after, .. } => *retry_after,
+            _ => None,
+        }
+    }
+
+    /// The fault for the trace; `redact` takes secrets out of what servers say.
+    pub(super) fn fault(&self, endpoint: &str, redact: impl Fn(String) -> String) -> Fault {
+        let status = match self {
+            Self::Status { status, .. } => Some(*status),
+            _ => None,
+        };
+        Fault::new(FaultClass::Provider, redact(format!("{endpoint}: {self}")))
+            .retryable(self.kind() == FailureKind::Unavailable)
+            .with_status(status)
+    }
+}
+
+impl From<AttemptError> for OpenAIError {
+    fn from(error: AttemptError) -> Self {
+        Self::Boxed(Box::new(error))
+    }
+}
+
+impl From<OpenAIError> for AttemptError {
+    fn from(error: OpenAIError) -> Self {
+        match error {
+            OpenAIError::Boxed(error) => match error.downcast::<AttemptError>() {
+                Ok(error) => *error,
+                Err(error) => Self::Connection { what: "the request failed", cause: error.to_string() },
+            },
+            OpenAIError::Reqwest(error) => error.into(),
+            OpenAIError::JSONDeserialize(error, _) => Self::Malformed(error.to_string()),
+            OpenAIError::InvalidArgument(message) => Self::Request(message),
+            other => Self::Malformed(other.to_string()),
+        }
+    }
+}
+
+impl From<reqwest::Error> for AttemptError {
+    fn from(error: reqwest::Error) -> Self {
+        if error.is_builder() {
+            return Self::Request(root_cause(&error));
+        }
+        let mut source = error.source();
+        while let Some(cause) = source {
+            if let Some(stall) = cause.downcast_ref::<BodyFault>() {
+                return stall.0.to_attempt_error();
+            }
+            source = cause.source();
+        }
+        let what = match () {
+            () if error.is_connect() && error.is_timeout() => "no connection in time",
+            () if error.is_connect() => "no connection",
+            () if error.is_body() || error.is_decode() => "the answer was cut off",
+            () => "the connection broke",
+        };
+        Self::Connection { what, cause: root_cause(&error) }
+    }
+}
+
+/// A fault of ours that travels inside a response's body.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("{0:?}")]
+pub(super) struct BodyFault(pub(super) BodyFaultKind);
+
+/// The faults that can travel so.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum BodyFaultKind {
+    /// Nothing came for this long.
+    Idle(Duration),
+    /// More than this many bytes came.
+    TooLarge(usize),
+}
+
+impl BodyFaultKind {
+    fn to_attempt_error(self) -> AttemptError {
+        match self {
+            Self::Idle(limit) => AttemptError::idle(limit),
+            Self::TooLarge(limit) => AttemptError::malformed(format!("it is larger than {limit} bytes")),
+        }
+    }
+}
+
+impl AttemptError {
+    /// The answer stalled.
+    pub(super) fn idle(limit: Duration) -> Self {
+        Self::Deadline { what: "the answer stalled: nothing came", limit }
+    }
+}
+
+/// The last error of a chain: the one that says what happened. No layer's text holds a URL but reqwest's own, the
+/// outermost, which is left out.
+pub(super) fn root_cause(error: &reqwest::Error) -> String {
+    let mut cause: &dyn Error = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    if cause.is::<reqwest::Error>() { "no further cause is known".to_owned() } else { cause.to_string() }
+}
+
+/// What a server says about a failure.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct ErrorBody {
+    /// The message, one line.
+    pub(super) message: String,
+    /// `type`, as `BadRequestError`.
+    pub(super) kind: String,
+    /// The parameter at fault.
+    pub(super) param: String,
+    /// `code`, number or word.
+    pub(super) code: String,
+}
+
+impl ErrorBody {
+    /// Reads a body in any of the known forms: OpenAI's and vLLM's `{"error": {…}}`, SGLang's and older vLLM's object
+    /// at the top, Ollama's and TGI's `{"error": "…"}`, FastAPI's `detail`, plain text.
+    pub(super) fn parse(body: &[u8]) -> Self {
+        match serde_json::from_slice::<Value>(body) {
+            Ok(value @ Value::Object(_)) => {
+                let inner = value.get("error").filter(|error| !error.is_null()).unwrap_or(&value);
+                let mut parsed = Self::of_value(inner);
+                if parsed.kind.is_empty() {
+                    parsed.kind = text(value.get("error_type"));
+                }
+                parsed
+            }
+            Ok(value) => Self { message: one_line(&text(Some(&value))), ..Self::default() },
+            Err(_) => Self { message: one_line(&String::from_utf8_lossy(body)), ..Self::default() },
+        }
+    }
+
+    fn of_value(error: &Value) -> Self {
+        let Value::Object(fields) = error else {
+            return Self { message: one_line(&text(Some(error))), ..Self::default() };
+        };
+        let message = ["message", "detail", "error", "msg"].iter().find_map(|key| fields.get(*key));
+        let mut message = text(message.or(Some(error)));
+        // OpenRouter says "Provider returned error" and keeps what the provider said apart.
+        if let Some(raw) = error.pointer("/metadata/raw") {
+            message = format!("{message}: {}", text(Some(raw)));
+        }
+        let field = |key: &str| text(fields.get(key));
+        Self { message: one_line(&message), kind: field("type"), param: field("param"), code: field("code") }
+    }
+}
+
+fn text(value: Option<&Value>) -> String {
+    match value {
+        None | Some(Value::Null) => String::new(),
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+    }
+}
+
+/// One line of at most 1,000 characters.
+fn one_line(text: &str) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(1000) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
+    }
+}
+
+fn kind_of_status(status: u16, body: &ErrorBody) -> FailureKind {
+    match status {
+        401..=403 => FailureKind::Unauthorized,
+        429 if is_quota(body) => FailureKind::Unauthorized,
+        408 | 409 | 425 | 429 => FailureKind::Unavailable,
+        _ if overflow::is_overflow(body) => FailureKind::ContextOverflow,
+        400 | 404 | 422 if overflow::is_unknown_model(body) => FailureKind::UnknownModel,
+        501 | 505 => FailureKind::Refused,
+        500.. => FailureKind::Unavailable,
+        _ => FailureKind::Refused,
+    }
+}
+
+/// A 429 that no waiting heals: OpenAI's word for an account without credit.
+fn is_quota(body: &ErrorBody) -> bool {
+    body.code == "insufficient_quota" || body.kind == "insufficient_quota"
+}
+
+fn status_line(status: u16, body: &ErrorBody, kind: FailureKind) -> String {
+    let said = if body.message.is_empty() { "no reason given" } else { &body.message };
+    let advice = match kind {
+        FailureKind::Refused if overflow::is_output_limit(body) => {
+            "; the output limit alone is above what the model allows: lower `max_tokens` in the sampling settings"
+        }
+        FailureKind::Refused if status == 404 => "; is the base URL right? It ends in /v1 as a rule",
+        FailureKind::Refused if (300..400).contains(&status) => "; the endpoint redirects: correct the base URL",
+        _ => "",
+    };
+    format!("status {status}: {said}{advice}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bodies_of_every_form_are_read() {
+        let cases: [(&str, &str, &str, &str); 8] = [
+            (r#"{"error":{"message":"m","type":"t","param":"p","code":400}}"#, "m", "t", "400"),
+            (r#"{"object":"error","message":"m","type":"t","param":null,"code":"c"}"#, "m", "t", "c"),
+            (r#"{"error":"m"}"#, "m", "", ""),
+            (r#"{"error":"m","error_type":"validation"}"#, "m", "validation", ""),
+            (r#"{"detail":"m"}"#, "m", "", ""),
+            (r#"{"type":"error","error":{"type":"t","message":"m"}}"#, "m", "t", ""),
+            ("<html>\n  m</html>", "<html> m</html>", "", ""),
+            ("", "", "", ""),
+        ];
+        for (body, message, kind, code) in cases {
+            let parsed = ErrorBody::parse(body.as_bytes());
+            assert_eq!((&*parsed.message, &*parsed.kind, &*parsed.code), (message, kind, code), "{body}");
+        }
+        let raw = br#"{"error":{"message":"Provider returned error","code":400,"metadata":{"raw":"too long"}}}"#;
+        assert_eq!(ErrorBody::parse(raw).message, "Provider returned error: too long");
+    }
+
+    #[test]
+    fn statuses_mean_what_they_say() {
+        let body = |message: &str| ErrorBody { message: message.into(), ..ErrorBody::default() };
+        let cases = [
+            (400, "bad", FailureKind::Refused),
+            (401, "key", FailureKind::Unauthorized),
+            (402, "pay", FailureKind::Unauthorized),
+            (403, "no", FailureKind::Unauthorized),
+            (404, "Not Found", FailureKind::Refused),
+            (404, "The model `x` does not exist.", FailureKind::UnknownModel),
+            (400, "Invalid model: x is not a valid model ID", FailureKind::UnknownModel),
+            (408, "slow", FailureKind::Unavailable),
+            (409, "conflict", FailureKind::Unavailable),
+            (413, "Request Entity Too Large", FailureKind::Refused),
+            (425, "early", FailureKind::Unavailable),
+            (429, "busy", FailureKind::Unavailable),
+            (500, "oops", FailureKind::Unavailable),
+            (501, "not implemented", FailureKind::Refused),
+            (503, "busy", FailureKind::Unavailable),
+            (307, "", FailureKind::Refused),
+        ];
+        for (status, message, kind) in cases {
+            let error = AttemptError::status(status, None, body(message));
+            assert_eq!(error.kind(), kind, "{status} {message}");
+            assert_eq!(error.is_retryable(), kind == FailureKind::Unavailable);
+        }
+        let quota = ErrorBody { code: "insufficient_quota".into(), ..ErrorBody::default() };
+        assert_eq!(AttemptError::status(429, None, quota).kind(), FailureKind::Unauthorized);
+    }
+
+    #[test]
+    fn an_error_inside_an_answer_has_its_status() {
+        let error = |json: &str| AttemptError::in_band(&serde_json::from_str(json).unwrap());
+        assert!(matches!(error(r#"{"message":"m","code":429}"#), AttemptError::Status { status: 429, .. }));
+        assert!(matches!(error(r#""text""#), AttemptError::Status { status: 502, .. }));
+        let long = error(r#"{"message":"m","code":"context_length_exceeded"}"#);
+        assert_eq!(long.kind(), FailureKind::ContextOverflow);
+    }
+}
