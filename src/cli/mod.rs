@@ -1,1 +1,3 @@
 //! The command line: one file per command; parses, calls one function below, renders its result.
+
+pub mod sim;

@@ -1,0 +1,215 @@
+//! `rollhouse sim`: serves the simulated model until it is told to stop.
+
+use std::{env, net::IpAddr, process::ExitCode, sync::Arc, time::Duration};
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::sim::{ApiKey, FaultRule, Oracle, Policy, Settings, SimError, Simulator};
+
+/// Exit status of a bad value.
+const BAD_USAGE: u8 = 2;
+
+/// Serve a simulated model behind an OpenAI-compatible endpoint.
+#[derive(Args, Clone, Debug)]
+pub struct SimArgs {
+    /// Port to listen on; 0 takes any free one.
+    #[arg(long, default_value_t = 8000)]
+    pub port: u16,
+    /// Address to listen on.
+    #[arg(long, default_value = "127.0.0.1")]
+    pub host: IpAddr,
+    /// Name of the model served.
+    #[arg(long, default_value = "sim")]
+    pub model: String,
+    /// What everything random is derived from.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Where answers come from.
+    #[arg(long, value_enum, default_value_t = PolicyName::Oracle)]
+    pub policy: PolicyName,
+    /// The answer of the policy `fixed`.
+    #[arg(long, required_if_eq("policy", "fixed"))]
+    pub text: Option<String>,
+    /// Share of the oracle's answers that are made wrong, 0 to 1.
+    #[arg(long, default_value_t = 0.0)]
+    pub error_rate: f64,
+    /// Milliseconds to the first token.
+    #[arg(long, default_value_t = 0.0)]
+    pub ttft_ms: f64,
+    /// Milliseconds from each token to the next.
+    #[arg(long, default_value_t = 0.0)]
+    pub itl_ms: f64,
+    /// Tokens (bytes) that the key-value cache holds; requests wait when it is full. No limit if not given.
+    #[arg(long)]
+    pub kv_tokens: Option<usize>,
+    /// Requests that run at once; more wait. No limit if not given.
+    #[arg(long)]
+    pub max_running: Option<usize>,
+    /// Requests that may wait; more are refused with 503. No limit if not given.
+    #[arg(long)]
+    pub max_queue: Option<usize>,
+    /// Context window, prompt and completion, in tokens (bytes).
+    #[arg(long, default_value_t = 32_768)]
+    pub max_model_len: usize,
+    /// Share of requests that go wrong in one way: 429, 500, 503, reset, hang, malformed, cut, slow-headers, wrong-usage,
+    /// overflow or empty. Can be given several times.
+    #[arg(long = "fault", value_name = "KIND:SHARE[@ROUTE]")]
+    pub faults: Vec<FaultRule>,
+    /// Seconds in the Retry-After header of injected 429s.
+    #[arg(long, default_value_t = 1)]
+    pub retry_after: u64,
+    /// Milliseconds by which slow headers are late.
+    #[arg(long, default_value_t = 2000.0)]
+    pub slow_headers_ms: f64,
+    /// Environment variable with the key that callers must present.
+    #[arg(long, value_name = "VARIABLE")]
+    pub api_key_var: Option<String>,
+}
+
+/// Policies as they are written on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PolicyName {
+    /// Right answers to the shipped tasksets, some made wrong by --error-rate.
+    Oracle,
+    /// The last user message, again.
+    Echo,
+    /// Always --text.
+    Fixed,
+    /// Random words.
+    Random,
+}
+
+/// Serves until SIGINT or SIGTERM; `oracle` is what the policy `oracle` asks.
+///
+/// # Errors
+/// Only what is nobody's usage error: no runtime, no signal handlers, an address that is taken. Bad values are told on
+/// stderr and end in status 2.
+pub fn run(args: SimArgs, oracle: Option<Arc<dyn Oracle>>) -> Result<ExitCode> {
+    let settings = match settings(args) {
+        Ok(settings) => settings,
+        Err(message) => return Ok(refuse(&message)),
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start a runtime")?;
+    runtime.block_on(serve(settings, oracle))
+}
+
+async fn serve(settings: Settings, oracle: Option<Arc<dyn Oracle>>) -> Result<ExitCode> {
+    // Before the line that says we are ready, so that a signal right after it is not lost.
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch for SIGINT")?;
+    let mut terminate = signal(SignalKind::terminate()).context("cannot watch for SIGTERM")?;
+    let simulator = match Simulator::start(settings, oracle).await {
+        Ok(simulator) => simulator,
+        Err(SimError::Settings(error)) => return Ok(refuse(&error.to_string())),
+        Err(error) => return Err(error.into()),
+    };
+    announce(&simulator);
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    simulator.shutdown().await;
+    Ok(ExitCode::SUCCESS)
+}
+
+#[expect(clippy::print_stdout, reason = "the one line that callers wait for")]
+fn announce(simulator: &Simulator) {
+    println!("listening on {} model={}", simulator.base_url(), simulator.model());
+}
+
+#[expect(clippy::print_stderr, reason = "the command line tells its user what is wrong")]
+fn refuse(message: &str) -> ExitCode {
+    eprintln!("error: {message}");
+    ExitCode::from(BAD_USAGE)
+}
+
+fn settings(args: SimArgs) -> Result<Settings, String> {
+    let policy = match (args.policy, args.text) {
+        (PolicyName::Fixed, Some(text)) => Policy::Fixed(text),
+        (PolicyName::Fixed, None) => return Err("--policy fixed needs --text".to_owned()),
+        (_, Some(_)) => return Err("--text is only for --policy fixed".to_owned()),
+        (PolicyName::Oracle, None) => Policy::Oracle,
+        (PolicyName::Echo, None) => Policy::Echo,
+        (PolicyName::Random, None) => Policy::Random,
+    };
+    let api_key = match args.api_key_var {
+        None => None,
+        Some(variable) => match env::var(&variable) {
+            Ok(key) => Some(ApiKey::new(key)),
+            Err(_) => return Err(format!("--api-key-var: the environment variable {variable} is not set")),
+        },
+    };
+    Ok(Settings {
+        host: args.host,
+        port: args.port,
+        model: args.model,
+        seed: args.seed,
+        policy,
+        error_rate: args.error_rate,
+        time_to_first_token: milliseconds("--ttft-ms", args.ttft_ms)?,
+        inter_token_latency: milliseconds("--itl-ms", args.itl_ms)?,
+        kv_tokens: args.kv_tokens,
+        max_running: args.max_running,
+        max_queue: args.max_queue,
+        max_model_len: args.max_model_len,
+        faults: args.faults,
+        retry_after: Duration::from_secs(args.retry_after),
+        slow_headers: milliseconds("--slow-headers-ms", args.slow_headers_ms)?,
+        api_key,
+    })
+}
+
+fn milliseconds(flag: &str, value: f64) -> Result<Duration, String> {
+    /// A day: longer than anything that is meant.
+    const LONGEST: f64 = 86_400_000.0;
+    if (0.0..=LONGEST).contains(&value) {
+        Ok(Duration::from_secs_f64(value / 1e3))
+    } else {
+        Err(format!("{flag} {value} is not a time between 0 and {LONGEST} ms"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        args: SimArgs,
+    }
+
+    fn parse(line: &str) -> Result<Settings, String> {
+        let words = std::iter::once("sim").chain(line.split_whitespace());
+        settings(Program::try_parse_from(words).map_err(|error| error.to_string())?.args)
+    }
+
+    #[test]
+    fn flags_become_settings() {
+        let parsed =
+            parse("--port 0 --ttft-ms 2.5 --kv-tokens 40000 --fault 429:0.1 --fault cut:0.2@chat").expect("valid");
+        assert_eq!(parsed.time_to_first_token, Duration::from_micros(2500));
+        assert_eq!(parsed.kv_tokens, Some(40_000));
+        assert_eq!(parsed.faults.len(), 2);
+        assert_eq!(parsed.policy, Policy::Oracle);
+        assert_eq!(parse("--policy fixed --text yes").expect("valid").policy, Policy::Fixed("yes".to_owned()));
+    }
+
+    #[test]
+    fn bad_values_are_named() {
+        let check = |line: &str, expected: &str| {
+            let error = parse(line).err().unwrap_or_else(|| panic!("{line} is refused"));
+            assert!(error.contains(expected), "{error}");
+        };
+        check("--ttft-ms -1", "ttft-ms");
+        check("--ttft-ms=-1", "--ttft-ms -1 is not a time");
+        check("--fault teapot:1", "unknown fault kind `teapot`");
+        check("--policy fixed", "--text");
+        check("--policy echo --text x", "only for --policy fixed");
+        check("--policy wise", "possible values: oracle, echo, fixed, random");
+        check("--api-key-var SURELY_NOT_SET_ANYWHERE", "SURELY_NOT_SET_ANYWHERE is not set");
+    }
+}
