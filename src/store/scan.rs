@@ -378,10 +378,6 @@ fn one() -> f64 {
 
 impl EpisodeLine<'_> {
     fn into_row(self, span: Span, text: &str) -> Option<Row> {
-        let task_key = match self.task.hash.as_ref().or(self.task.key.as_ref()) {
-            Some(_) => self.task.key.as_ref().or(self.task.hash.as_ref()).map(|key| key.to_string()),
-            None => None,
-        };
         let hash = match &self.task.hash {
             Some(hash) => hash.to_string(),
             None => rehash(text)?,
@@ -389,7 +385,7 @@ impl EpisodeLine<'_> {
         let trainable = self.traces.iter().any(|trace| trace.agent.trainable);
         let counting: Vec<&TraceLine<'_>> =
             self.traces.iter().filter(|trace| trace.agent.trainable || !trainable).collect();
-        let share = 1.0 / counting.len().max(1) as f64;
+        let traces = counting.len().max(1) as f64;
         let unscored = self.traces.iter().flat_map(TraceLine::unscored).next();
         let finished = self.ok && !self.traces.is_empty() && unscored.is_none();
         let fault = if finished { None } else { Some(self.fault(unscored)) };
@@ -399,11 +395,11 @@ impl EpisodeLine<'_> {
             line: 0,
             id: self.id.to_string(),
             task: Fingerprint::of(&hash),
-            task_key: task_key.unwrap_or(hash),
+            task_key: self.task.key.as_ref().map_or(hash, |key| key.to_string()),
             task_idx: self.task.data.idx,
             finished,
-            reward: counting.iter().map(|trace| trace.reward()).sum::<f64>() * share,
-            full_reward: counting.iter().map(|trace| trace.full_reward()).sum::<f64>() * share,
+            reward: counting.iter().fold(0.0, |sum, trace| sum + trace.reward()) / traces,
+            full_reward: counting.iter().fold(0.0, |sum, trace| sum + trace.full_reward()) / traces,
             rewards: counting.iter().flat_map(|trace| trace.raw_scores()).collect(),
             metrics: counting.iter().flat_map(|trace| trace.measured()).collect(),
             turns: self.traces.iter().map(TraceLine::turns).sum(),
@@ -451,7 +447,7 @@ impl EpisodeLine<'_> {
 /// The task hash of a line that has none.
 fn rehash(text: &str) -> Option<String> {
     let episode: Episode = serde_json::from_str(text).ok()?;
-    episode.task.hash.clone()
+    Some(episode.task.data.hash())
 }
 
 impl TraceLine<'_> {
@@ -468,11 +464,12 @@ impl TraceLine<'_> {
     }
 
     fn reward(&self) -> f64 {
-        self.scored().map(|(_, score, weight)| score * weight).sum()
+        // Not `sum`, whose empty sum is -0.0.
+        self.scored().fold(0.0, |sum, (_, score, weight)| sum + score * weight)
     }
 
     fn full_reward(&self) -> f64 {
-        self.scored().map(|(_, _, weight)| weight.max(0.0)).sum()
+        self.scored().fold(0.0, |sum, (_, _, weight)| sum + weight.max(0.0))
     }
 
     fn raw_scores(&self) -> impl Iterator<Item = (String, f64)> {
