@@ -1,3 +1,7 @@
 //! The `rollhouse` program.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    rollhouse::cli::main()
+}

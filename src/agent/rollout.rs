@@ -12,7 +12,7 @@ use crate::{
     rubric::Rubric,
     store::Event,
     taskset::Task,
-    trace::{AssistantMessage, Fault, FaultClass, Message, ModelCall, TimeSpan, Trace, Turn, now},
+    trace::{AssistantMessage, Fault, FaultClass, Message, ModelCall, TimeSpan, Trace, now},
 };
 
 /// The route of every call, as traces record it.
@@ -165,7 +165,7 @@ impl Rollout {
 
     async fn commit(&mut self, reply: ChatReply, first_new: usize) -> Result<AssistantMessage, Halt> {
         self.record_failed(reply.failed);
-        let turn = Turn { leaf: self.leaf, tail: self.conversation[first_new..].to_vec(), tools: Arc::new([]) };
+        let turn = self.trace.graph.at(self.leaf, self.conversation[first_new..].to_vec(), Arc::new([]));
         let committed = self.trace.graph.commit(turn, reply.message.clone(), reply.tokens);
         let node = committed.map_err(|error| Halt::Failed(Fault::from_error(FaultClass::Provider, &error)))?;
         self.leaf = Some(node);

@@ -166,5 +166,5 @@ impl Ended {
 }
 
 fn truncated(episode: &Episode) -> bool {
-    episode.traces.iter().any(|trace| trace.stop_condition.as_deref().is_some_and(|stop| stop.starts_with("max_")))
+    episode.traces.iter().any(|trace| trace.is_truncated())
 }

@@ -1,0 +1,121 @@
+//! The endpoint of a run: the one that is configured, or the simulator in process.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+
+use super::exit::Failure;
+use crate::{
+    config::{ClientConfig, EvalConfig, Redactor, Secret},
+    inference::{Deadlines, Pool, PoolEvent, PoolObserver, PoolSettings, RetrySettings},
+    sim::{Oracle, Policy, Settings, Simulator},
+    store::Event,
+    taskset::Taskset,
+    trace::Message,
+};
+
+/// Share of the simulated model's answers that are wrong when nobody says otherwise: enough that a first run shows
+/// what a summary of a real one looks like.
+const SIMULATED_ERROR_RATE: f64 = 0.3;
+
+/// Where a run's model calls go.
+pub struct Endpoint {
+    /// The pool over it.
+    pub pool: Pool,
+    /// What people call it.
+    pub label: String,
+    simulator: Option<Simulator>,
+    secrets: Vec<Secret>,
+}
+
+impl Endpoint {
+    /// Opens the configured endpoint and asks it for the model, or starts the simulator with the taskset as its oracle.
+    pub async fn open(
+        config: &EvalConfig,
+        taskset: &Arc<dyn Taskset>,
+        events: mpsc::Sender<Event>,
+    ) -> Result<Self, Failure> {
+        let (settings, label, simulator) = match &config.client {
+            Some(client) => (pool_settings(client), client.base_urls.join(", "), None),
+            None => {
+                let simulator = simulate(config, taskset).await?;
+                (PoolSettings::new([simulator.base_url()]), "the simulator".to_owned(), Some(simulator))
+            }
+        };
+        let secrets = secrets(config.client.as_ref());
+        let pool = Pool::new(settings, Some(observer(events))).map_err(Failure::usage)?;
+        pool.check_model(&config.model).await.map_err(Failure::failed)?;
+        Ok(Self { pool, label, simulator, secrets })
+    }
+
+    /// Whether the model is simulated.
+    pub fn simulated(&self) -> bool {
+        self.simulator.is_some()
+    }
+
+    /// Knows the key and the secret headers.
+    pub fn redactor(&self) -> Redactor {
+        Redactor::new(&self.secrets)
+    }
+
+    /// Ends the simulator.
+    pub async fn close(self) {
+        drop(self.pool);
+        if let Some(simulator) = self.simulator {
+            simulator.shutdown().await;
+        }
+    }
+}
+
+async fn simulate(config: &EvalConfig, taskset: &Arc<dyn Taskset>) -> Result<Simulator, Failure> {
+    let settings = Settings {
+        model: config.model.clone(),
+        policy: Policy::Oracle,
+        error_rate: SIMULATED_ERROR_RATE,
+        ..Settings::default()
+    };
+    let oracle = Arc::new(Solver(vec![Arc::clone(taskset)]));
+    Simulator::start(settings, Some(oracle)).await.map_err(Failure::failed)
+}
+
+fn pool_settings(client: &ClientConfig) -> PoolSettings {
+    PoolSettings {
+        api_key_var: client.api_key_var.clone(),
+        headers: client.headers.clone(),
+        headers_from_env: client.headers_from_env.clone(),
+        deadlines: Deadlines { connect: client.connect, first_byte: client.first_byte, idle: client.idle },
+        retry: RetrySettings { max_retries: client.max_retries, budget: client.call_budget, ..RetrySettings::default() },
+        stream: client.stream,
+        ..PoolSettings::new(client.base_urls.iter().cloned())
+    }
+}
+
+fn secrets(client: Option<&ClientConfig>) -> Vec<Secret> {
+    let variables = client.into_iter().flat_map(|client| {
+        std::iter::once(&client.api_key_var).chain(client.headers_from_env.values())
+    });
+    // An unset variable is no secret; whether the endpoint wants it is the endpoint's word.
+    variables.filter_map(|variable| Secret::from_env(variable).ok()).collect()
+}
+
+/// Tells retries on. The pool must not wait for the display, so an event that finds the queue full is left out of it.
+fn observer(events: mpsc::Sender<Event>) -> PoolObserver {
+    Arc::new(move |event| match event {
+        PoolEvent::Retry { endpoint, cause, wait, .. } => {
+            tracing::info!(%endpoint, %cause, ?wait, "trying a call again");
+            let _ = events.try_send(Event::CallRetried { endpoint: endpoint.to_string(), cause, wait });
+        }
+        PoolEvent::Moved { session, from, to } => tracing::info!(%session, %from, %to, "moved a session"),
+        PoolEvent::EngineOut { endpoint, cause } => tracing::warn!(%endpoint, %cause, "took an engine out"),
+        PoolEvent::EngineBack { endpoint } => tracing::info!(%endpoint, "an engine is back"),
+    })
+}
+
+/// Tasksets as the simulator's oracle: the first one that knows the conversation answers.
+pub struct Solver(pub Vec<Arc<dyn Taskset>>);
+
+impl Oracle for Solver {
+    fn solve(&self, conversation: &[Message]) -> Option<String> {
+        self.0.iter().find_map(|taskset| taskset.solve(conversation))
+    }
+}

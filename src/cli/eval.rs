@@ -1,0 +1,286 @@
+//! `rollhouse eval`: runs a taskset against a model.
+
+use std::{
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+};
+
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use super::{
+    endpoint::Endpoint,
+    exit::{self, Failure},
+    output,
+    signals::Signals,
+};
+use crate::{
+    agent::{Agent, seat},
+    config::{EVAL_ALIASES, Document, EvalConfig, Faults, Layer, Reader, Redactor, Resolved, differences, flag_help, parse_args},
+    eval::{Ended, Launch, RunEnd, Stops},
+    harness::Null,
+    report::{self, Progress},
+    store::{Event, Opening, Redact, RunDir, RunState, STATE_VERSION, resolved_config_of},
+    taskset::{Taskset, TasksetError, select},
+    tasksets, telemetry,
+};
+
+/// Events waiting for the display; a full queue holds the run back for the moment it takes to draw.
+const EVENTS: usize = 1024;
+
+/// What the command line asks for.
+struct Request {
+    config: EvalConfig,
+    resolved: Resolved,
+    taskset: Arc<dyn Taskset>,
+    files: Vec<PathBuf>,
+    resume: Option<PathBuf>,
+    opening: Opening,
+    json: bool,
+}
+
+/// Runs the command with the words after `eval`.
+pub fn run(words: &[String]) -> Result<ExitCode, Failure> {
+    let parsed = parse_args(words, &EvalConfig::grammar()).map_err(usage)?;
+    let given = |switch: &str| parsed.switches.contains_key(switch);
+    if given("help") {
+        output::print(&help())?;
+        return Ok(exit::DONE.into());
+    }
+    let (dry_run, json) = (given("dry-run"), given("json"));
+    let resume_from = parsed.switches.get("resume").cloned();
+    let mut layers = parsed.layers;
+    let mut resume = None;
+    if let Some(directory) = resume_from.flatten() {
+        let directory = PathBuf::from(directory);
+        let saved = resolved_config_of(&directory);
+        if !saved.is_file() {
+            let problem = format!("cannot resume `{}`: there is no {} in it", directory.display(), saved.display());
+            return Err(Failure::usage(anyhow::anyhow!(problem)));
+        }
+        layers.insert(0, Layer::read(&saved).map_err(usage)?);
+        resume = Some(directory);
+    }
+    let mut opened = None;
+    let read = EvalConfig::from_document(Document::new(layers), |id, block| {
+        opened = open_taskset(id, block);
+    });
+    let (config, resolved) = read.map_err(usage)?;
+    let taskset = match opened {
+        Some(Ok(taskset)) => taskset,
+        Some(Err(error)) => return Err(Failure::usage(error)),
+        None => return Err(Failure::usage(anyhow::anyhow!("no taskset given"))),
+    };
+    for warning in &resolved.warnings {
+        output::note(&format!("warning: {warning}"));
+    }
+    if dry_run {
+        output::print(&resolved.explain())?;
+        return Ok(exit::DONE.into());
+    }
+    let opening = match (&resume, given("resume"), given("clean")) {
+        (Some(_), ..) | (None, true, _) => Opening::Resume,
+        (None, false, true) => Opening::Clean,
+        (None, false, false) => Opening::Fresh,
+    };
+    let request = Request { config, resolved, taskset, files: parsed.files, resume, opening, json };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::failed)?;
+    let code = runtime.block_on(evaluate(request));
+    // A blocking read that hangs must not hold the program.
+    runtime.shutdown_background();
+    code
+}
+
+fn usage(faults: Faults) -> Failure {
+    Failure::usage(anyhow::anyhow!(faults))
+}
+
+/// Opens a taskset from its block; an unknown name is a fault at `id`.
+fn open_taskset(id: &str, block: &mut crate::config::Section<'_>) -> Option<Result<Arc<dyn Taskset>, TasksetError>> {
+    if id.is_empty() {
+        return None;
+    }
+    match tasksets::find(id) {
+        Ok(shipped) => Some((shipped.open)(block)),
+        Err(error) => {
+            block.fault("id", error.to_string());
+            block.accept_rest();
+            None
+        }
+    }
+}
+
+async fn evaluate(request: Request) -> Result<ExitCode, Failure> {
+    let Request { config, mut resolved, taskset, files, resume, opening, json } = request;
+    let tasks = select(taskset.as_ref(), &config.select).map_err(Failure::usage)?;
+
+    let (events, received) = mpsc::channel::<Event>(EVENTS);
+    let endpoint = Endpoint::open(&config, &taskset, events.clone()).await?;
+    let identity = Identity::of(&config, &resolved, resume.as_deref())?;
+    resolved.set("run.name", identity.name.clone().into());
+    resolved.set("run.dir", identity.dir.to_string_lossy().into_owned().into());
+    let dump = resolved.dump();
+
+    let run_dir = match &resume {
+        Some(directory) => RunDir::resume(directory),
+        None => RunDir::open(&config.output_dir, &identity.dir, opening),
+    };
+    let run_dir = run_dir.map_err(Failure::failed)?;
+    if opening == Opening::Resume {
+        check_same_run(run_dir.path(), &dump)?;
+    } else {
+        run_dir.save_launch_files(&files).map_err(Failure::failed)?;
+        run_dir.save_resolved(&dump).map_err(Failure::failed)?;
+    }
+    let (attempt, log) = run_dir.begin_attempt().map_err(Failure::failed)?;
+    let filter = std::env::var(telemetry::names::env::LOG).ok();
+    let redactor = endpoint.redactor();
+    telemetry::start_logging(Box::new(log), config.verbose, filter.as_deref(), redactor.clone()).map_err(Failure::failed)?;
+    let state = match run_dir.load_state().map_err(Failure::failed)? {
+        Some(state) if opening == Opening::Resume => state,
+        _ => RunState {
+            version: STATE_VERSION,
+            id: uuid::Uuid::new_v4().simple().to_string(),
+            name: identity.name,
+            taskset: config.taskset.clone(),
+            model: config.model.clone(),
+            simulated: endpoint.simulated(),
+            num_rollouts: config.num_rollouts,
+            tasks: None,
+            attempts: Vec::new(),
+        },
+    };
+
+    let block = |path: &str| dump.pointer(path).cloned().unwrap_or(Value::Null);
+    let agent = Agent {
+        harness: Arc::new(Null),
+        pool: endpoint.pool.clone(),
+        model: config.model.clone(),
+        sampling: Arc::new(config.sampling.clone()),
+        tokens: false,
+        limits: config.agent.limits,
+        deadlines: config.agent.deadlines,
+        retries: config.agent.retries.clone(),
+        info: seat(&block("/env/agent"), &config.model, &block("/client"), &block("/sampling")).map_err(Failure::failed)?,
+        events: events.clone(),
+    };
+    let directory = run_dir.path().to_owned();
+    let launch = Launch {
+        title: format!("{} with {} at {}", config.taskset, config.model, endpoint.label),
+        run_dir,
+        state,
+        tasks,
+        taskset,
+        select: config.select.clone(),
+        agent: Arc::new(agent),
+        episode_deadline: config.episode_deadline,
+        retries: config.retries.clone(),
+        max_concurrent: config.max_concurrent.unwrap_or(usize::MAX),
+        max_error_rate: config.max_error_rate,
+        redact: redaction(redactor),
+        attempt,
+    };
+    let stops = Stops::default();
+    let signals = Signals::listen(stops.clone()).map_err(Failure::failed)?;
+    let display = tokio::spawn(Progress::new().follow(received));
+    let ended = launch.run(events, stops).await;
+    drop(signals);
+    endpoint.close().await;
+    let _ = display.await;
+    conclude(&ended.map_err(Failure::failed)?, &directory, json)
+}
+
+/// Takes known secrets out of journal lines.
+fn redaction(redactor: Redactor) -> Option<Arc<dyn Redact>> {
+    Some(Arc::new(move |line: &mut String| {
+        if let std::borrow::Cow::Owned(clean) = redactor.redact(line) {
+            *line = clean;
+        }
+    }))
+}
+
+fn check_same_run(directory: &Path, dump: &Value) -> Result<(), Failure> {
+    let path = resolved_config_of(directory);
+    let saved = Layer::read(&path).map_err(usage)?.to_value();
+    let differing = differences(&saved, dump);
+    if differing.is_empty() {
+        return Ok(());
+    }
+    let lines: Vec<String> = differing.iter().map(|difference| format!("  {difference}")).collect();
+    let problem = format!(
+        "cannot resume {} with another configuration:\n{}\nleave these out, or start a new run",
+        directory.display(),
+        lines.join("\n")
+    );
+    Err(Failure::usage(anyhow::anyhow!(problem)))
+}
+
+/// The run's name and place.
+struct Identity {
+    name: String,
+    dir: PathBuf,
+}
+
+impl Identity {
+    /// As configured; else `<env>--<model>--<harness>/<8 hex digits>`, lowercased.
+    fn of(config: &EvalConfig, resolved: &Resolved, resume: Option<&Path>) -> Result<Self, Failure> {
+        let saved = |key: &str| resolved.key(key).and_then(|key| key.value.as_str().map(str::to_owned));
+        if resume.is_some() {
+            return Ok(Self {
+                name: saved("run.name").unwrap_or_default(),
+                dir: saved("run.dir").map(PathBuf::from).unwrap_or_default(),
+            });
+        }
+        let part = |text: &str| text.to_lowercase().replace(['/', ' '], "--");
+        let group = format!("{}--{}--{}", part(&config.taskset), part(&config.model), part(&config.agent.harness));
+        let id = &uuid::Uuid::new_v4().simple().to_string()[..8];
+        let name = config.run_name.clone().unwrap_or_else(|| format!("{group}--{id}"));
+        let dir = match (&config.run_dir, &config.run_name) {
+            (Some(dir), _) => dir.clone(),
+            (None, Some(name)) => PathBuf::from(name),
+            (None, None) => Path::new(&group).join(id),
+        };
+        Ok(Self { name, dir })
+    }
+}
+
+/// Prints what the run came to.
+fn conclude(ended: &Ended, directory: &Path, json: bool) -> Result<ExitCode, Failure> {
+    if json {
+        let text = serde_json::to_string_pretty(&ended.results).map_err(Failure::failed)?;
+        output::print(&format!("{text}\n"))?;
+    } else {
+        let mut stdout = io::stdout().lock();
+        report::write_summary(&mut stdout, &ended.results).and_then(|()| stdout.flush()).map_err(Failure::failed)?;
+    }
+    let resume = format!("go on with: rollhouse eval --resume {}", directory.display());
+    match &ended.early {
+        None => Ok(exit::DONE.into()),
+        Some(RunEnd::Interrupted) => {
+            output::note(&format!("stopped on request; {resume}"));
+            Ok(exit::INTERRUPTED.into())
+        }
+        Some(reason) => Err(Failure::failed(anyhow::anyhow!("{reason}\n{resume}"))),
+    }
+}
+
+fn help() -> String {
+    let mut reader = Reader::new(Document::default());
+    EvalConfig::read(&mut reader.root(), |_, _| {});
+    let mut text = String::from(
+        "Run a taskset against a model and score it.\n\n\
+         Usage: rollhouse eval TASKSET [FLAGS] [@ FILE]...\n       rollhouse eval --resume RUN_DIR\n\n\
+         Without a base URL the model is simulated. `rollhouse tasksets list` shows the tasksets.\n\nShort flags:\n",
+    );
+    for alias in EVAL_ALIASES {
+        let names: Vec<String> = (alias.short.iter().map(|letter| format!("-{letter}")))
+            .chain(alias.long.iter().map(|name| format!("--{name}")))
+            .collect();
+        text.push_str(&format!("  {:<40} {}\n", names.join(", "), alias.doc));
+    }
+    text.push_str("\nEvery key of a configuration file is a flag:\n");
+    text.push_str(&flag_help(reader.keys()));
+    text
+}

@@ -1,0 +1,20 @@
+//! Results go to stdout, everything else to stderr.
+#![expect(clippy::print_stderr, reason = "this is where the command line speaks")]
+
+use std::io::{self, ErrorKind, Write as _};
+
+use super::exit::Failure;
+
+/// Writes a result. A reader that has gone away is no failure.
+pub fn print(text: &str) -> Result<(), Failure> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Failure::failed(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Tells the user something beside the result.
+pub fn note(text: &str) {
+    eprintln!("{text}");
+}
