@@ -33,9 +33,11 @@ fn raw(value: &Value) -> serde_json::Result<Arc<RawValue>> {
 
 fn without_nulls(value: &Value) -> Value {
     match value {
-        Value::Object(map) => {
-            map.iter().filter(|(_, value)| !value.is_null()).map(|(key, value)| (key.clone(), without_nulls(value))).collect()
-        }
+        Value::Object(map) => map
+            .iter()
+            .filter(|(_, value)| !value.is_null())
+            .map(|(key, value)| (key.clone(), without_nulls(value)))
+            .collect(),
         other => other.clone(),
     }
 }
