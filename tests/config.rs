@@ -1,4 +1,5 @@
 //! Configuration as a user meets it: files and flags in, values, faults and provenance out.
+#![allow(clippy::disallowed_methods, reason = "tests write the files that they read")]
 
 use std::{fs, path::Path, time::Duration};
 
@@ -14,6 +15,7 @@ fn demo_taskset(id: &str, block: &mut Section<'_>) {
             block.doc("Fewest turns").get_in("min_turns", 1..=20_u64, 1);
             block.doc("Most turns").get_in("max_turns", 1..=20_u64, 3);
             block.doc("Power of the similarity").get_or("similarity_power", 4.0);
+            block.doc("Ties count").get_or("ties", false);
         }
         "vfx-demo" => {
             block.get_or("kinds", Vec::<String>::new());
@@ -204,6 +206,12 @@ fn every_way_to_write_a_flag() {
     check(&["--sampling.seed", "1_000"], "sampling.seed", json!(1000));
     check(&["--client.headers.X-Team", "a"], "client.headers", json!({"X-Team": "a"}));
     check(&["--client.headers", "{\"X-Team\": \"b\"}"], "client.headers", json!({"X-Team": "b"}));
+    check(
+        &["-m", "m", "--env.agent.client.base-url", "http://h", "--env.agent.client.headers.X-Team", "a"],
+        "env.agent.client.headers",
+        json!({"X-Team": "a"}),
+    );
+    check(&["--env.agent.sampling.top-k", "5"], "env.agent.sampling.top_k", json!(5));
     check(&["--run.name", "2026"], "run.name", json!("2026"));
     check(&["-c", "None"], "max_concurrent", json!(null));
     check(&["--shuffle", "--shuffle-seed", "9"], "select.seed", json!(9));
@@ -219,6 +227,24 @@ fn switches_of_the_command_stand_apart() {
     assert!(parsed.switches.contains_key("json") && parsed.switches.contains_key("dry-run"));
     let (_, _, parsed) = read(&[], &["alphabet-sort", "--clean", "--resume"]);
     assert_eq!(parsed.switches.get("resume"), Some(&None));
+}
+
+#[test]
+fn flags_of_the_taskset_are_known_once_its_name_is() {
+    for line in [
+        ["alphabet-sort", "--env.taskset.ties", "--env.taskset.min-turns", "2"].as_slice(),
+        &["--env.taskset.ties", "--env.taskset.min-turns", "2", "--env.taskset.id", "alphabet-sort"],
+        &["alphabet-sort", "--env.taskset.ties", "1", "--env.taskset.min-turns=2"],
+        &["--env.taskset.min-turns", "2", "-r", "1", "alphabet-sort", "--env.taskset.ties"],
+    ] {
+        let taskset = read(&[], line).1.dump()["env"]["taskset"].clone();
+        assert_eq!((&taskset["ties"], &taskset["min_turns"]), (&json!(true), &json!(2)), "{line:?}");
+    }
+    check_faults(
+        &[],
+        &["--env.taskset.min-turns", "2", "alphabet-sort"],
+        &["env.taskset.id: missing; name a taskset as the first argument or with `env.taskset.id`"],
+    );
 }
 
 #[test]
@@ -537,6 +563,16 @@ proptest! {
         let ours = Layer::from_json("x.json", &text);
         // Ours refuses a key given twice as well.
         prop_assert!(theirs || ours.is_err(), "{text}");
+    }
+
+    #[test]
+    fn no_words_and_no_text_break_the_readers(
+        words in prop::collection::vec("(--?|@)?[a-z.=\\[{\"é -]{0,8}|-n|--client.headers.X|None|-3", 0..6), text in "\\PC{0,40}",
+    ) {
+        let _ = EvalConfig::from_args(&words, demo_taskset);
+        let _ = Layer::from_toml("x.toml", &text);
+        let _ = Layer::from_json("x.json", &text);
+        let _ = Layer::from_json("x.json", &format!("{{\"a\": {text}"));
     }
 
     #[test]

@@ -293,6 +293,10 @@ impl Parser<'_> {
             return;
         }
         let mut path = self.grammar.path(name);
+        if path.is_empty() {
+            self.faults.push(Fault::new(flag(index, &shown), "", "names no key"));
+            return;
+        }
         if self.grammar.shape(&path).is_none()
             && let Some(positive) = self.negated(name)
         {

@@ -77,6 +77,12 @@ impl Layer {
         }
     }
 
+    /// A layer that stands in no file and on no command line, such as a taskset's own preset; its values show as defaults.
+    #[must_use]
+    pub fn from_value(value: &Value) -> Self {
+        Self { root: Node::from_value(value.clone(), &Origin::Default) }
+    }
+
     /// Puts the whole layer below a dotted key.
     #[must_use]
     pub fn under(mut self, dotted: &str) -> Self {

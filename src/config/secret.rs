@@ -105,6 +105,13 @@ impl Redactor {
         }
     }
 
+    /// Takes the secrets out of a line, which stays valid JSON if it was.
+    pub fn redact_line(&self, line: &mut String) {
+        if let Cow::Owned(clean) = self.redact(line) {
+            *line = clean;
+        }
+    }
+
     /// The bytes without secrets.
     #[must_use]
     pub fn redact_bytes<'t>(&self, bytes: &'t [u8]) -> Cow<'t, [u8]> {

@@ -1,6 +1,6 @@
 //! The layout of an evaluation's configuration, as verifiers 0.4.0 has it, with rollhouse's own keys beside.
 
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
@@ -12,7 +12,7 @@ use super::{
     selection::read_select,
 };
 use crate::config::{
-    Document, Faults, Grammar, Parsed, Reader, Resolved, Section,
+    Document, Faults, Grammar, Key, Layer, Parsed, Reader, Resolved, Section,
     node::{Content, Node, Table},
     parse_args,
 };
@@ -41,6 +41,8 @@ impl EvalConfig {
         let run_name: Option<String> = run.doc("Name of the run; generated when absent").get("name");
         let run_dir: Option<PathBuf> =
             run.doc("Directory of the run below output_dir; the name when absent").get("dir");
+        check_place(&mut run, "name", run_name.as_deref().map(Path::new));
+        check_place(&mut run, "dir", run_dir.as_deref());
         if run.doc("Run on the Prime platform to add to; has no effect").get::<String>("attach").is_some() {
             run.warn("attach", "has no effect: rollhouse uploads nothing");
         }
@@ -118,26 +120,43 @@ impl EvalConfig {
         reader.finish().map(|resolved| (config, resolved))
     }
 
-    /// Takes a command line apart, reads the files it names and the flags, and resolves them.
+    /// Takes a command line apart, reads the files it names and the flags, and resolves them. `taskset` is called more than
+    /// once: the keys of the taskset that the first pass finds tell its flags with and without value apart.
     ///
     /// # Errors
     /// All faults of the command line, or else all faults of the files and values.
     pub fn from_args(
         args: &[String],
-        taskset: impl FnMut(&str, &mut Section<'_>),
+        mut taskset: impl FnMut(&str, &mut Section<'_>),
     ) -> Result<(Self, Resolved, Parsed), Faults> {
-        let parsed = parse_args(args, &Self::grammar())?;
+        let mut parsed = parse_args(args, &Self::grammar("", |_, _| {}))?;
+        let id = Document::new(parsed.layers.clone()).root.to_value()["env"]["taskset"]["id"].clone();
+        if let Some(id) = id.as_str().filter(|id| !id.is_empty()) {
+            parsed = parse_args(args, &Self::grammar(id, &mut taskset))?;
+        }
         let (config, resolved) = Self::from_document(Document::new(parsed.layers.clone()), taskset)?;
         Ok((config, resolved, parsed))
     }
 
-    /// The flags of `rollhouse eval`; keys of a taskset are not among them, they are any `--env.taskset.*`.
+    /// The flags of `rollhouse eval` for a taskset; without an id, flags below `env.taskset` take all words that follow.
     #[must_use]
-    pub fn grammar() -> Grammar {
-        let mut reader = Reader::new(Document::default());
-        Self::read(&mut reader.root(), |_, _| {});
-        Grammar::new(EVAL_ALIASES.iter().copied(), reader.keys()).with_positional("env.taskset.id")
+    pub fn grammar(id: &str, taskset: impl FnMut(&str, &mut Section<'_>)) -> Grammar {
+        // The seat's own endpoint is read when it is given; its flags are known in any case.
+        let keys = keys_of(&json!({"env": {"taskset": {"id": id}, "agent": {"client": {}, "sampling": {}}}}), taskset);
+        Grammar::new(EVAL_ALIASES.iter().copied(), &keys).with_positional("env.taskset.id")
     }
+
+    /// Every key with its default and meaning, for `--help`; without an id, none of a taskset.
+    #[must_use]
+    pub fn keys(id: &str, taskset: impl FnMut(&str, &mut Section<'_>)) -> Vec<Key> {
+        keys_of(&json!({"env": {"taskset": {"id": id}}}), taskset)
+    }
+}
+
+fn keys_of(values: &Value, taskset: impl FnMut(&str, &mut Section<'_>)) -> Vec<Key> {
+    let mut reader = Reader::new(Document::new([Layer::from_value(values)]));
+    EvalConfig::read(&mut reader.root(), taskset);
+    reader.keys().cloned().collect()
 }
 
 /// Keys of other generations at the root, and where they went.
@@ -152,6 +171,15 @@ const MOVED: &[(&str, &str)] = &[
     ("shuffle_seed", "write `select.seed`"),
     ("save_results", "results are always saved; leave it out"),
 ];
+
+/// The run directory lies below the output directory, so that `--clean` can delete nothing else.
+fn check_place(run: &mut Section<'_>, key: &str, place: Option<&Path>) {
+    let Some(place) = place else { return };
+    let inside = place.components().all(|part| matches!(part, Component::Normal(_)));
+    if !inside || place.as_os_str().is_empty() {
+        run.fault(key, "leaves the output directory; expected a relative path without `..`");
+    }
+}
 
 fn read_rich(root: &mut Section<'_>) {
     let rich =
