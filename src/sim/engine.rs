@@ -185,6 +185,7 @@ pub(super) struct Slot {
 impl Slot {
     /// Waits until the first `steps` tokens of every choice are there (all of them, if there are fewer).
     pub(super) async fn until(&mut self, steps: usize) {
+        // A step that does not exist is the last one.
         let steps = steps.clamp(1, self.work.steps.max(1)) as u64;
         let limits = self.engine.limits;
         let interval = limits.inter_token_latency.as_nanos() as Nanos;
@@ -327,6 +328,8 @@ impl Batch {
         }
         self.waiting.push_back(job);
         self.admit(now);
+        // Where neither prefill nor steps take time it is finished by now.
+        self.advance(now);
         Ok(receiver)
     }
 

@@ -14,18 +14,23 @@
 //! **Left out** of vLLM's surface: prompt embeddings, beam search, structured output other than forced tool calls, LoRA,
 //! and the routes for weights and pausing. Fields that it always sends are all there, null where it sends null.
 
+mod answer;
 mod body;
 mod chat;
 mod completion;
 mod engine;
 mod fault;
+mod generate;
 mod hash;
 mod metrics;
 mod prefix;
 mod refusal;
+mod request;
 mod route;
+mod schema;
 mod server;
 mod settings;
+mod stream;
 mod token;
 mod tokenize;
 mod write;

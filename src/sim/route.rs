@@ -3,7 +3,10 @@
 use std::{
     collections::HashMap,
     fmt,
-    sync::{Arc, Mutex, PoisonError, RwLock},
+    sync::{
+        Arc, Mutex, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -50,6 +53,7 @@ pub(super) struct Model {
     /// How often each conversation was answered and each body was tried: 12 bytes each, for the life of the server,
     /// because forgetting one would give it its first answer again.
     counts: Mutex<HashMap<u64, u32>>,
+    ids: AtomicU64,
     stop: CancellationToken,
 }
 
@@ -78,6 +82,7 @@ impl Model {
             counts: Mutex::new(HashMap::new()),
             settings,
             oracle,
+            ids: AtomicU64::new(0),
             stop,
         }
     }
@@ -88,6 +93,11 @@ impl Model {
 
     pub(super) fn set_faults(&self, faults: Vec<FaultRule>) {
         *self.faults.write().unwrap_or_else(PoisonError::into_inner) = faults.into();
+    }
+
+    /// Another one each time, the same ones in each run.
+    pub(super) fn next_id(&self) -> u64 {
+        self.seed.number(self.ids.fetch_add(1, Ordering::Relaxed)).value()
     }
 
     /// How often `key` was counted before; counts this time too if it is to `count`.
@@ -189,11 +199,13 @@ pub(super) async fn handle(model: Arc<Model>, request: Request<Incoming>) -> Res
         Some(FaultKind::SlowHeaders) => tokio::time::sleep(model.settings.slow_headers).await,
         Some(FaultKind::Malformed | FaultKind::Cut | FaultKind::WrongUsage | FaultKind::Empty) | None => {}
     }
-    let request_id = head.headers.get("x-request-id").and_then(|value| value.to_str().ok());
-    let call = Call { request_id, fault };
+    let request_id = head.headers.get("x-request-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
+    // Headers are a kilobyte, and the answer may be a while.
+    drop(head);
+    let call = Call { request_id: request_id.as_deref(), fault };
     let reply = match route {
-        Route::Chat => chat::answer(&model, &body, call).await,
-        Route::Completions => completion::answer(&model, &body, call).await,
+        Route::Chat => chat::answer(&model, body, call).await,
+        Route::Completions => completion::answer(&model, body, call).await,
         Route::Models => Ok(Reply::Json(models(&model))),
         Route::Health => Ok(Reply::Text(Bytes::new())),
         Route::Metrics => {
