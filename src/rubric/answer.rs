@@ -188,7 +188,7 @@ pub fn after_hashes(text: &str) -> Option<&str> {
 /// The last number of a text, as written: sign, currency, grouping commas, decimals, exponent, percent sign.
 pub fn last_number(text: &str) -> Option<&str> {
     static NUMBER: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"[-+\u{2212}]?[$€£¥]?(?:\d{1,3}(?:,\d{3})+\b|\d+)?(?:\.\d+|\d)(?:[eE][-+]?\d+)?\\?%?")
+        Regex::new(r"[-+\u{2212}]?[$€£¥]?(?:\d{1,3}(?:,\d{3})+\b(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?\\?%?")
             .expect("a constant pattern")
     });
     let found = NUMBER.find_iter(text).last()?;

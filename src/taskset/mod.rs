@@ -131,12 +131,7 @@ pub fn generated(
     let tasks = (start..count.unwrap_or(u64::MAX)).map(move |idx| {
         let mut data = make(idx);
         data.idx = Some(idx);
-        Ok(Arc::new(task(kind, data)))
+        Ok(Arc::new(TraceTask::new(kind, data)))
     });
     stream::iter(tasks).boxed()
-}
-
-/// A task with its identity.
-pub fn task(kind: &str, data: TaskData) -> TraceTask {
-    TraceTask { kind: kind.to_owned(), data, key: None, hash: None }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Taskset, TasksetError};
-use crate::config::Section;
+use crate::config::{self, Section};
 
 /// A taskset that ships with the program.
 #[derive(Clone, Copy)]
@@ -34,9 +34,6 @@ pub struct Key {
     pub meaning: &'static str,
 }
 
-/// How many names a failed search suggests.
-const SUGGESTIONS: usize = 3;
-
 /// Finds a taskset by name. Case and `_` for `-` do not matter, an owner before a slash, a version after an `@` and a
 /// `-v1` at the end are left aside: `PrimeIntellect/Alphabet_Sort@0.1.2` is `alphabet-sort`.
 pub fn find_in<'a>(shipped: &'a [Shipped], id: &str) -> Result<&'a Shipped, TasksetError> {
@@ -56,37 +53,17 @@ fn plain_name(id: &str) -> String {
     name.to_lowercase().replace(['_', ' '], "-")
 }
 
-/// The names most like a mistyped one; all names, in order, when none is like it.
+/// The names most like a mistyped one, else those that hold it or are held by it, else all.
 fn nearest(shipped: &[Shipped], name: &str) -> Vec<String> {
-    let mut ranked: Vec<(usize, &str)> = shipped
-        .iter()
-        .map(|taskset| (taskset.id, edit_distance(taskset.id, name)))
-        .filter(|(id, distance)| {
-            *distance <= id.len().max(name.len()) / 2 || (name.len() > 2 && (id.contains(name) || name.contains(id)))
-        })
-        .map(|(id, distance)| (distance, id))
-        .collect();
-    ranked.sort_unstable();
-    if ranked.is_empty() {
-        return shipped.iter().map(|taskset| taskset.id.to_owned()).collect();
+    let ids = || shipped.iter().map(|taskset| taskset.id);
+    let mut found = config::nearest(name, ids());
+    if found.is_empty() && name.len() > 2 {
+        found = ids().filter(|id| id.contains(name) || name.contains(id)).collect();
     }
-    ranked.into_iter().take(SUGGESTIONS).map(|(_, id)| id.to_owned()).collect()
-}
-
-/// Levenshtein distance in characters.
-fn edit_distance(left: &str, right: &str) -> usize {
-    let right: Vec<char> = right.chars().collect();
-    let mut row: Vec<usize> = (0..=right.len()).collect();
-    for (i, left_char) in left.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, right_char) in right.iter().enumerate() {
-            let replaced = diagonal + usize::from(left_char != *right_char);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
-        }
+    if found.is_empty() {
+        found = ids().collect();
     }
-    row[right.len()]
+    found.into_iter().map(str::to_owned).collect()
 }
 
 /// The end of the message about an unknown name.
@@ -96,7 +73,7 @@ pub(super) fn suggestion(nearest: &[String]) -> String {
         [only] => format!(": did you mean `{only}`?"),
         names => {
             let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
-            format!(": nearest are {}; `rollhouse tasksets list` shows all", names.join(", "))
+            format!(": expected one of {}", names.join(", "))
         }
     }
 }

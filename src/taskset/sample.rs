@@ -232,3 +232,144 @@ async fn shuffle_all(tasks: TaskStream, select: &Select) -> Result<Vec<Task>, Ta
 fn to_usize(count: u64) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    };
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{rubric::Rubric, taskset::generated, trace::TaskData};
+
+    /// Numbered tasks that count how many were made.
+    struct Numbers {
+        size: TasksetSize,
+        count: Option<u64>,
+        made: Arc<AtomicU64>,
+        rubric: Rubric,
+    }
+
+    fn numbers(size: TasksetSize, count: u64) -> Numbers {
+        let count = (size != TasksetSize::Infinite).then_some(count);
+        Numbers { size, count, made: Arc::default(), rubric: Rubric::new() }
+    }
+
+    impl Taskset for Numbers {
+        fn tasks(&self) -> TaskStream {
+            let made = Arc::clone(&self.made);
+            generated("Number", 0, self.count, move |idx| {
+                made.fetch_add(1, Ordering::Relaxed);
+                TaskData { id: Some(format!("id{idx}")), name: Some(format!("name{}", idx % 3)), ..TaskData::default() }
+            })
+        }
+
+        fn size(&self) -> TasksetSize {
+            self.size
+        }
+
+        fn rubric(&self) -> &Rubric {
+            &self.rubric
+        }
+    }
+
+    async fn positions(taskset: &Numbers, select_with: &Select) -> Vec<u64> {
+        let tasks: Vec<Task> = select(taskset, select_with).expect("allowed").try_collect().await.expect("tasks");
+        tasks.iter().filter_map(|task| task.data.idx).collect()
+    }
+
+    fn idx(ranges: &[(u64, Option<u64>, u64)]) -> TaskFilter {
+        TaskFilter { idx: ranges.to_vec(), ..TaskFilter::default() }
+    }
+
+    #[tokio::test]
+    async fn only_what_is_needed_is_read() {
+        let reads = async |size, select_with: Select| {
+            let taskset = numbers(size, 1000);
+            let picked = positions(&taskset, &select_with).await;
+            (picked, taskset.made.load(Ordering::Relaxed))
+        };
+        let limit = |limit| Select { limit: Some(limit), ..Select::default() };
+        assert_eq!(reads(TasksetSize::Infinite, limit(3)).await, (vec![0, 1, 2], 3));
+        assert_eq!(reads(TasksetSize::Unknown, Select { skip: 5, ..limit(2) }).await, (vec![5, 6], 7));
+        let closed = Select { include: idx(&[(4, Some(6), 1), (8, Some(9), 1)]), ..Select::default() };
+        assert_eq!(reads(TasksetSize::Infinite, closed.clone()).await, (vec![4, 5, 8], 9));
+        let shuffled = Select { shuffle: true, seed: 3, ..closed };
+        assert_eq!(reads(TasksetSize::Infinite, shuffled).await.1, 9);
+        // A known size is read up to the last task picked, an unknown one is counted first.
+        let few = Select { shuffle: true, ..limit(2) };
+        let (picked, read) = reads(TasksetSize::Finite(1000), few.clone()).await;
+        assert_eq!(read, picked.iter().max().expect("two") + 1);
+        assert_eq!(reads(TasksetSize::Unknown, few).await, (picked, 1000 + read));
+    }
+
+    #[test]
+    fn an_endless_taskset_is_refused_what_never_ends() {
+        let refused = |select_with: Select| {
+            let error = select(&numbers(TasksetSize::Infinite, 0), &select_with).err();
+            error.map(|error| error.to_string()).unwrap_or_default()
+        };
+        let limit = Select { limit: Some(3), ..Select::default() };
+        let named = TaskFilter { names: vec!["name1".to_owned()], ..TaskFilter::default() };
+        assert!(refused(Select::default()).contains("`-n`"));
+        assert!(refused(Select { shuffle: true, ..limit.clone() }).contains("shuffled"));
+        assert!(refused(Select { include: named.clone(), ..limit.clone() }).contains("may never end"));
+        assert!(refused(Select { exclude: idx(&[(10, None, 1)]), ..limit.clone() }).contains("drops every task"));
+        assert_eq!(refused(Select { exclude: named, ..limit.clone() }), "");
+        assert_eq!(refused(Select { include: idx(&[(10, None, 2)]), ..limit }), "");
+    }
+
+    fn any_filter() -> impl Strategy<Value = TaskFilter> {
+        let range = (0_u64..40, prop::option::of(0_u64..60), 1_u64..5);
+        let ids = prop::collection::vec((0_u64..50).prop_map(|id| format!("id{id}")), 0..3);
+        let names = prop::collection::vec((0_u64..4).prop_map(|name| format!("name{name}")), 0..2);
+        (prop::collection::vec(range, 0..3), ids, names).prop_map(|(idx, ids, names)| TaskFilter {
+            idx,
+            ids,
+            names,
+            keys: Vec::new(),
+        })
+    }
+
+    fn any_select() -> impl Strategy<Value = Select> {
+        (any_filter(), any_filter(), any::<bool>(), 0_u64..5, 0_u64..20, prop::option::of(1_u64..30)).prop_map(
+            |(include, exclude, shuffle, seed, skip, limit)| Select { include, exclude, shuffle, seed, skip, limit },
+        )
+    }
+
+    /// The whole list, filtered and shuffled in memory.
+    fn plainly(count: u64, select_with: &Select) -> Vec<u64> {
+        let names = |filter: &TaskFilter, position: u64| {
+            names_position(filter, position)
+                || filter.ids.contains(&format!("id{position}"))
+                || filter.names.contains(&format!("name{}", position % 3))
+        };
+        let mut kept: Vec<u64> = (0..count)
+            .filter(|position| is_empty(&select_with.include) || names(&select_with.include, *position))
+            .filter(|position| !names(&select_with.exclude, *position))
+            .collect();
+        if select_with.shuffle {
+            PythonRandom::new(select_with.seed).shuffle(&mut kept);
+        }
+        let limit = select_with.limit.unwrap_or(u64::MAX);
+        kept.into_iter().skip(to_usize(select_with.skip)).take(to_usize(limit)).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn every_way_of_reading_picks_the_same_tasks(count in 0_u64..50, select_with in any_select()) {
+            let expected = plainly(count, &select_with);
+            let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+            for size in [TasksetSize::Finite(count), TasksetSize::Unknown] {
+                let picked = runtime.block_on(positions(&numbers(size, count), &select_with));
+                prop_assert_eq!(&picked, &expected);
+                if let Some(planned) = planned(size, &select_with) {
+                    prop_assert_eq!(planned, expected.len() as u64);
+                }
+            }
+        }
+    }
+}

@@ -16,7 +16,7 @@ use std::{
 use futures::{StreamExt, stream};
 use serde_json::{Map, Value};
 
-use super::{TaskStream, TasksetError, task};
+use super::{TaskStream, TasksetError};
 use crate::trace::{TaskData, TraceTask};
 
 /// One row of a data file.
@@ -193,7 +193,7 @@ impl<F: Fn(&Row) -> Result<TaskData, String>> Reader<F> {
                 Ok(mut data) => {
                     data.idx = Some(self.position);
                     self.position += 1;
-                    Ok(task(self.kind, data))
+                    Ok(TraceTask::new(self.kind, data))
                 }
                 Err(problem) => Err(TasksetError::Row { file: name.clone(), row: row.number, problem }),
             });

@@ -1,0 +1,193 @@
+//! `rollhouse tasksets`: what ships, what a taskset is, what its tasks look like. Needs no key and no network.
+
+use std::io::{self, Write};
+
+use clap::{Args, Subcommand};
+use futures::TryStreamExt;
+
+use super::exit::Failure;
+use crate::{
+    config::{Document, Layer, Reader, Select},
+    taskset::{Shipped, Task, TasksetSize, select},
+    tasksets::{find, shipped},
+    trace::{Content, ContentPart, Message, UserMessage},
+};
+
+/// Arguments of `rollhouse tasksets`.
+#[derive(Args, Debug)]
+pub struct TasksetsArgs {
+    #[command(subcommand)]
+    command: Option<TasksetsCommand>,
+}
+
+#[derive(Debug, Subcommand)]
+enum TasksetsCommand {
+    /// Name every shipped taskset, with a line on each
+    List,
+    /// Show the card of a taskset: its data, rewards and keys
+    Describe {
+        /// Name of the taskset
+        id: String,
+    },
+    /// Show the first tasks of a taskset
+    Show {
+        /// Name of the taskset
+        id: String,
+        /// How many tasks
+        #[arg(short = 'n', long = "num-tasks", default_value_t = 3, value_name = "COUNT")]
+        count: u64,
+        /// How many to pass over
+        #[arg(long, default_value_t = 0, value_name = "COUNT")]
+        skip: u64,
+        /// Configuration of the taskset, as JSON
+        #[arg(short = 'a', long = "env-args", default_value = "{}", value_name = "JSON")]
+        arguments: String,
+        /// Print each task as a line of JSON, as it stands in results
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Runs the command; results go to `out`.
+///
+/// # Errors
+/// An unknown taskset or a faulty configuration (usage), data that cannot be read (failed).
+pub async fn run(args: TasksetsArgs, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
+    match args.command.unwrap_or(TasksetsCommand::List) {
+        TasksetsCommand::List => list(out).map_err(Failure::failed),
+        TasksetsCommand::Describe { id } => {
+            let shipped = find(&id).map_err(Failure::usage)?;
+            out.write_all(shipped.readme.as_bytes()).map_err(Failure::failed)
+        }
+        TasksetsCommand::Show { id, count, skip, arguments, json } => {
+            let shipped = find(&id).map_err(Failure::usage)?;
+            let (size, tasks) =
+                read(shipped, &arguments, Select { skip, limit: Some(count), ..Select::default() }).await?;
+            let shown = if json { write_json(&tasks, out) } else { write_tasks(shipped, size, &tasks, out) };
+            shown.map_err(Failure::failed)
+        }
+    }
+}
+
+async fn read(shipped: &Shipped, arguments: &str, which: Select) -> Result<(TasksetSize, Vec<Task>), Failure> {
+    let layer = Layer::from_json("--env-args", arguments).map_err(Failure::usage)?;
+    let mut reader = Reader::new(Document::new([layer]));
+    let opened = (shipped.open)(&mut reader.root());
+    reader.finish().map_err(Failure::usage)?;
+    let taskset = opened.map_err(Failure::usage)?;
+    let tasks = select(&*taskset, &which).map_err(Failure::usage)?;
+    Ok((taskset.size(), tasks.try_collect().await.map_err(Failure::failed)?))
+}
+
+fn list(out: &mut dyn Write) -> io::Result<()> {
+    let width = shipped().iter().map(|taskset| taskset.id.len()).max().unwrap_or(0);
+    for taskset in shipped() {
+        writeln!(out, "{:width$}  {}", taskset.id, taskset.summary)?;
+    }
+    Ok(())
+}
+
+fn write_json(tasks: &[Task], out: &mut dyn Write) -> io::Result<()> {
+    for task in tasks {
+        serde_json::to_writer(&mut *out, &**task)?;
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+fn write_tasks(shipped: &Shipped, size: TasksetSize, tasks: &[Task], out: &mut dyn Write) -> io::Result<()> {
+    let size = match size {
+        TasksetSize::Finite(count) => format!("{count} tasks"),
+        TasksetSize::Unknown => "as many tasks as there are rows".to_owned(),
+        TasksetSize::Infinite => "endless".to_owned(),
+    };
+    writeln!(out, "{}: {size}", shipped.id)?;
+    for task in tasks {
+        let number = task.data.idx.unwrap_or_default();
+        writeln!(out, "\n== task {number}  {}", task.key.as_deref().unwrap_or_default())?;
+        for message in task.data.opening() {
+            writeln!(out, "[{}]\n{}", role(&message), readable(&message))?;
+        }
+        for (field, value) in &task.data.extra {
+            writeln!(out, "[{field}] {}", shortened(&value.to_string()))?;
+        }
+    }
+    Ok(())
+}
+
+fn role(message: &Message) -> &'static str {
+    match message {
+        Message::System(_) => "system",
+        Message::User(_) => "user",
+        Message::Assistant(_) => "assistant",
+        Message::Tool(_) => "tool",
+    }
+}
+
+/// The text of a message, with a note in the place of each picture.
+fn readable(message: &Message) -> String {
+    let Message::User(UserMessage { content: Content::Parts(parts) }) = message else { return message.text() };
+    let parts: Vec<String> = parts
+        .iter()
+        .map(|part| match part {
+            ContentPart::Text { text } => text.clone(),
+            ContentPart::ImageUrl { image_url } => format!("(picture: {})", shortened(&image_url.url)),
+        })
+        .collect();
+    parts.join("\n")
+}
+
+/// Longest field shown whole, in characters.
+const LONGEST: usize = 400;
+
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(LONGEST) {
+        Some((cut, _)) => format!("{}… ({} bytes)", &text[..cut.min(60)], text.len()),
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        args: TasksetsArgs,
+    }
+
+    async fn printed(arguments: &[&str]) -> Result<String, String> {
+        let program = Program::try_parse_from([&["tasksets"], arguments].concat()).expect("well-formed arguments");
+        let mut out = Vec::new();
+        let ended = run(program.args, &mut out).await;
+        ended.map(|()| String::from_utf8(out).expect("text")).map_err(|failure| failure.message())
+    }
+
+    #[tokio::test]
+    async fn every_taskset_is_listed_described_and_shown() {
+        let listed = printed(&["list"]).await.expect("a list");
+        assert_eq!(printed(&[]).await.as_ref(), Ok(&listed));
+        for taskset in shipped() {
+            assert!(listed.lines().any(|line| line.starts_with(taskset.id) && line.ends_with(taskset.summary)));
+            assert_eq!(printed(&["describe", taskset.id]).await.as_deref(), Ok(taskset.readme));
+            let shown = printed(&["show", taskset.id, "-n", "2", "--skip", "1"]).await.expect("tasks");
+            assert!(shown.contains("\n== task 1 ") && shown.contains("\n== task 2 ") && !shown.contains("task 3 "));
+            let rows = printed(&["show", taskset.id, "-n", "2", "--json"]).await.expect("rows");
+            let rows = rows.lines().map(serde_json::from_str::<crate::trace::TraceTask>);
+            assert_eq!(rows.map(|row| row.expect("a task").data.idx).collect::<Vec<_>>(), [Some(0), Some(1)]);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_wrong_is_said() {
+        let error = printed(&["describe", "wordl"]).await.expect_err("an unknown name");
+        assert_eq!(error, "unknown taskset `wordl`: did you mean `wordle`?");
+        let error = printed(&["show", "wordle", "-a", "{\"max_gueses\": 3}"]).await.expect_err("an unknown key");
+        assert!(error.contains("max_guesses"), "{error}");
+        let error = printed(&["show", "gsm8k", "-a", "{\"path\": \"/nowhere.jsonl\"}"]).await.expect_err("no file");
+        assert!(error.contains("cannot open /nowhere.jsonl"), "{error}");
+    }
+}
