@@ -61,7 +61,7 @@ impl Case {
                 if known { format!("{}{word}", self.root()) } else { (*word).to_owned() }
             })
             .collect();
-        EvalConfig::from_args(&args, demo_taskset).map_err(|faults| faults.to_string().replace(&self.root(), ""))
+        EvalConfig::from_args(&args, None, demo_taskset).map_err(|faults| faults.to_string().replace(&self.root(), ""))
     }
 }
 
@@ -424,7 +424,7 @@ fn secrets_are_refused_and_never_repeated() {
 fn resolved_configurations_of_verifiers_read_here() {
     for name in ["plain", "limit", "branch", "errors", "timeout"] {
         let path = format!("{}/tests/vectors/verifiers/traces/resolved_config_{name}.json", env!("CARGO_MANIFEST_DIR"));
-        let read = EvalConfig::from_args(&["@".to_owned(), path.clone()], demo_taskset);
+        let read = EvalConfig::from_args(&["@".to_owned(), path.clone()], None, demo_taskset);
         let vector: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
         if vector["env"]["agent"]["harness"]["id"] != "null" {
             let faults = read.err().unwrap().to_string();
@@ -569,7 +569,7 @@ proptest! {
     fn no_words_and_no_text_break_the_readers(
         words in prop::collection::vec("(--?|@)?[a-z.=\\[{\"é -]{0,8}|-n|--client.headers.X|None|-3", 0..6), text in "\\PC{0,40}",
     ) {
-        let _ = EvalConfig::from_args(&words, demo_taskset);
+        let _ = EvalConfig::from_args(&words, None, demo_taskset);
         let _ = Layer::from_toml("x.toml", &text);
         let _ = Layer::from_json("x.json", &text);
         let _ = Layer::from_json("x.json", &format!("{{\"a\": {text}"));

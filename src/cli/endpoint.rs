@@ -6,8 +6,8 @@ use tokio::sync::mpsc;
 
 use super::exit::Failure;
 use crate::{
-    config::{ClientConfig, EvalConfig, Redactor, Secret},
-    inference::{Deadlines, Pool, PoolEvent, PoolObserver, PoolSettings, RetrySettings},
+    config::{EvalConfig, Redactor, Secret},
+    inference::{Pool, PoolEvent, PoolObserver, PoolSettings},
     sim::{Oracle, Policy, Settings, Simulator},
     store::Event,
     taskset::Taskset,
@@ -36,13 +36,16 @@ impl Endpoint {
         events: mpsc::Sender<Event>,
     ) -> Result<Self, Failure> {
         let (settings, label, simulator) = match &config.client {
-            Some(client) => (pool_settings(client), client.base_urls.join(", "), None),
+            Some(client) => {
+                let settings = PoolSettings::from_config(client).map_err(Failure::usage)?;
+                (settings, client.base_urls.join(", "), None)
+            }
             None => {
                 let simulator = simulate(config, taskset).await?;
                 (PoolSettings::new([simulator.base_url()]), "the simulator".to_owned(), Some(simulator))
             }
         };
-        let secrets = secrets(config.client.as_ref());
+        let secrets = settings.key.iter().chain(settings.secret_headers.values()).cloned().collect();
         let pool = Pool::new(settings, Some(observer(events))).map_err(Failure::usage)?;
         pool.check_model(&config.model).await.map_err(Failure::failed)?;
         Ok(Self { pool, label, simulator, secrets })
@@ -76,26 +79,6 @@ async fn simulate(config: &EvalConfig, taskset: &Arc<dyn Taskset>) -> Result<Sim
     };
     let oracle = Arc::new(Solver(vec![Arc::clone(taskset)]));
     Simulator::start(settings, Some(oracle)).await.map_err(Failure::failed)
-}
-
-fn pool_settings(client: &ClientConfig) -> PoolSettings {
-    PoolSettings {
-        api_key_var: client.api_key_var.clone(),
-        headers: client.headers.clone(),
-        headers_from_env: client.headers_from_env.clone(),
-        deadlines: Deadlines { connect: client.connect, first_byte: client.first_byte, idle: client.idle },
-        retry: RetrySettings { max_retries: client.max_retries, budget: client.call_budget, ..RetrySettings::default() },
-        stream: client.stream,
-        ..PoolSettings::new(client.base_urls.iter().cloned())
-    }
-}
-
-fn secrets(client: Option<&ClientConfig>) -> Vec<Secret> {
-    let variables = client.into_iter().flat_map(|client| {
-        std::iter::once(&client.api_key_var).chain(client.headers_from_env.values())
-    });
-    // An unset variable is no secret; whether the endpoint wants it is the endpoint's word.
-    variables.filter_map(|variable| Secret::from_env(variable).ok()).collect()
 }
 
 /// Tells retries on. The pool must not wait for the display, so an event that finds the queue full is left out of it.

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     agent::{Agent, seat},
-    config::{EVAL_ALIASES, Document, EvalConfig, Faults, Layer, Reader, Redactor, Resolved, differences, flag_help, parse_args},
+    config::{EVAL_ALIASES, EvalConfig, Faults, Layer, Redactor, Resolved, Section, differences, flag_help, parse_args},
     eval::{Ended, Launch, RunEnd, Stops},
     harness::Null,
     report::{self, Progress},
@@ -43,31 +43,17 @@ struct Request {
 
 /// Runs the command with the words after `eval`.
 pub fn run(words: &[String]) -> Result<ExitCode, Failure> {
-    let parsed = parse_args(words, &EvalConfig::grammar()).map_err(usage)?;
-    let given = |switch: &str| parsed.switches.contains_key(switch);
+    let switches = parse_args(words, &EvalConfig::grammar("", |_, _| {})).map_err(usage)?.switches;
+    let given = |switch: &str| switches.contains_key(switch);
+    let mut opened = None;
+    let mut open = |id: &str, block: &mut Section<'_>| opened = open_taskset(id, block);
     if given("help") {
         output::print(&help())?;
         return Ok(exit::DONE.into());
     }
-    let (dry_run, json) = (given("dry-run"), given("json"));
-    let resume_from = parsed.switches.get("resume").cloned();
-    let mut layers = parsed.layers;
-    let mut resume = None;
-    if let Some(directory) = resume_from.flatten() {
-        let directory = PathBuf::from(directory);
-        let saved = resolved_config_of(&directory);
-        if !saved.is_file() {
-            let problem = format!("cannot resume `{}`: there is no {} in it", directory.display(), saved.display());
-            return Err(Failure::usage(anyhow::anyhow!(problem)));
-        }
-        layers.insert(0, Layer::read(&saved).map_err(usage)?);
-        resume = Some(directory);
-    }
-    let mut opened = None;
-    let read = EvalConfig::from_document(Document::new(layers), |id, block| {
-        opened = open_taskset(id, block);
-    });
-    let (config, resolved) = read.map_err(usage)?;
+    let resume = switches.get("resume").cloned().flatten().map(PathBuf::from);
+    let base = resume.as_deref().map(saved_config).transpose()?;
+    let (config, resolved, parsed) = EvalConfig::from_args(words, base, &mut open).map_err(usage)?;
     let taskset = match opened {
         Some(Ok(taskset)) => taskset,
         Some(Err(error)) => return Err(Failure::usage(error)),
@@ -76,7 +62,7 @@ pub fn run(words: &[String]) -> Result<ExitCode, Failure> {
     for warning in &resolved.warnings {
         output::note(&format!("warning: {warning}"));
     }
-    if dry_run {
+    if given("dry-run") {
         output::print(&resolved.explain())?;
         return Ok(exit::DONE.into());
     }
@@ -85,7 +71,7 @@ pub fn run(words: &[String]) -> Result<ExitCode, Failure> {
         (None, false, true) => Opening::Clean,
         (None, false, false) => Opening::Fresh,
     };
-    let request = Request { config, resolved, taskset, files: parsed.files, resume, opening, json };
+    let request = Request { config, resolved, taskset, files: parsed.files, resume, opening, json: given("json") };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::failed)?;
     let code = runtime.block_on(evaluate(request));
     // A blocking read that hangs must not hold the program.
@@ -93,12 +79,22 @@ pub fn run(words: &[String]) -> Result<ExitCode, Failure> {
     code
 }
 
+/// The resolved config of the run in a directory.
+fn saved_config(directory: &Path) -> Result<Layer, Failure> {
+    let saved = resolved_config_of(directory);
+    if saved.is_file() {
+        return Layer::read(&saved).map_err(usage);
+    }
+    let problem = format!("cannot resume `{}`: there is no {}", directory.display(), saved.display());
+    Err(Failure::usage(anyhow::anyhow!(problem)))
+}
+
 fn usage(faults: Faults) -> Failure {
     Failure::usage(anyhow::anyhow!(faults))
 }
 
 /// Opens a taskset from its block; an unknown name is a fault at `id`.
-fn open_taskset(id: &str, block: &mut crate::config::Section<'_>) -> Option<Result<Arc<dyn Taskset>, TasksetError>> {
+fn open_taskset(id: &str, block: &mut Section<'_>) -> Option<Result<Arc<dyn Taskset>, TasksetError>> {
     if id.is_empty() {
         return None;
     }
@@ -267,8 +263,7 @@ fn conclude(ended: &Ended, directory: &Path, json: bool) -> Result<ExitCode, Fai
 }
 
 fn help() -> String {
-    let mut reader = Reader::new(Document::default());
-    EvalConfig::read(&mut reader.root(), |_, _| {});
+    let keys = EvalConfig::keys("", |_, _| {});
     let mut text = String::from(
         "Run a taskset against a model and score it.\n\n\
          Usage: rollhouse eval TASKSET [FLAGS] [@ FILE]...\n       rollhouse eval --resume RUN_DIR\n\n\
@@ -281,6 +276,6 @@ fn help() -> String {
         text.push_str(&format!("  {:<40} {}\n", names.join(", "), alias.doc));
     }
     text.push_str("\nEvery key of a configuration file is a flag:\n");
-    text.push_str(&flag_help(reader.keys()));
+    text.push_str(&flag_help(&keys));
     text
 }

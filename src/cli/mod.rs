@@ -51,7 +51,7 @@ pub fn main() -> ExitCode {
     };
     let done = match arguments.command {
         Command::Eval { words } => eval::run(&words),
-        Command::Tasksets(arguments) => tasksets::run(arguments).map_err(exit::Failure::usage),
+        Command::Tasksets(arguments) => block_on(tasksets::run(arguments, &mut std::io::stdout())),
         Command::Why(arguments) => why::run(arguments).map_err(exit::Failure::usage),
         Command::Sim(arguments) => sim::run(arguments, Some(shipped_oracle())).map_err(exit::Failure::failed),
     };
@@ -59,6 +59,11 @@ pub fn main() -> ExitCode {
         output::note(&format!("error: {}", failure.message()));
         failure.code()
     })
+}
+
+fn block_on(command: impl Future<Output = Result<(), exit::Failure>>) -> Result<ExitCode, exit::Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(exit::Failure::failed)?;
+    runtime.block_on(command).map(|()| exit::DONE.into())
 }
 
 /// Every shipped taskset with its defaults, as an oracle.

@@ -120,21 +120,23 @@ impl EvalConfig {
         reader.finish().map(|resolved| (config, resolved))
     }
 
-    /// Takes a command line apart, reads the files it names and the flags, and resolves them. `taskset` is called more than
-    /// once: the keys of the taskset that the first pass finds tell its flags with and without value apart.
+    /// Takes a command line apart, reads the files it names and the flags, lays them over `base` (the configuration of a run
+    /// that is resumed), and resolves them. `taskset` is called more than once: the keys of the taskset that the first pass finds tell its flags with and without value apart.
     ///
     /// # Errors
     /// All faults of the command line, or else all faults of the files and values.
     pub fn from_args(
         args: &[String],
+        base: Option<Layer>,
         mut taskset: impl FnMut(&str, &mut Section<'_>),
     ) -> Result<(Self, Resolved, Parsed), Faults> {
         let mut parsed = parse_args(args, &Self::grammar("", |_, _| {}))?;
-        let id = Document::new(parsed.layers.clone()).root.to_value()["env"]["taskset"]["id"].clone();
+        let layers = |parsed: &Parsed| Document::new(base.iter().chain(&parsed.layers).cloned());
+        let id = layers(&parsed).root.to_value()["env"]["taskset"]["id"].clone();
         if let Some(id) = id.as_str().filter(|id| !id.is_empty()) {
             parsed = parse_args(args, &Self::grammar(id, &mut taskset))?;
         }
-        let (config, resolved) = Self::from_document(Document::new(parsed.layers.clone()), taskset)?;
+        let (config, resolved) = Self::from_document(layers(&parsed), taskset)?;
         Ok((config, resolved, parsed))
     }
 
