@@ -1,0 +1,383 @@
+//! The live view of a run: a bar on a terminal, otherwise a plain line every few seconds.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    io::{self, IsTerminal, Write},
+    time::Duration,
+};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle as BarStyle};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, MissedTickBehavior, interval_at},
+};
+
+use super::number::{count, excerpt, rate, seconds};
+use crate::{
+    store::Event,
+    trace::{FaultClass, Outcome},
+};
+
+/// Time between two plain lines; a stuck endpoint must show within it.
+const LINE_EVERY: Duration = Duration::from_secs(5);
+
+/// Time between two frames of the bar.
+const FRAME_EVERY: Duration = Duration::from_millis(125);
+
+/// Token rates are taken over this long.
+const RATE_WINDOW: Duration = Duration::from_secs(10);
+
+/// Causes of retries are cut to this many characters.
+const CAUSE_LENGTH: usize = 80;
+
+/// How progress is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProgressStyle {
+    /// A bar on standard error that redraws itself; for terminals only.
+    Live,
+    /// Plain lines without control codes.
+    Lines,
+    /// Nothing but the reason when the run stops early.
+    Quiet,
+}
+
+/// Shows a run while it goes on.
+#[derive(Debug)]
+pub struct Progress<W = io::Stderr> {
+    style: ProgressStyle,
+    out: W,
+}
+
+impl Progress {
+    /// Progress on standard error: live on a terminal, plain lines elsewhere.
+    pub fn new() -> Self {
+        let live = io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|kind| kind != "dumb");
+        Self { style: if live { ProgressStyle::Live } else { ProgressStyle::Lines }, out: io::stderr() }
+    }
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<W: Write> Progress<W> {
+    /// Progress of a style; plain lines go to `out`.
+    pub fn over(style: ProgressStyle, out: W) -> Self {
+        Self { style, out }
+    }
+
+    /// Shows a run until its events end. A failure to write ends the display, never the run: events are read to the end.
+    pub async fn follow(self, mut events: mpsc::Receiver<Event>) {
+        let every = if self.style == ProgressStyle::Live { FRAME_EVERY } else { LINE_EVERY };
+        let mut view = View::new(self.style, self.out);
+        let mut tally = Tally::new(Instant::now());
+        let mut ticks = interval_at(Instant::now() + every, every);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            // Events first, so that a line shows everything that happened before it.
+            let shown = tokio::select! {
+                biased;
+                event = events.recv() => match event {
+                    Some(event) => view.event(&event, &mut tally),
+                    None => break,
+                },
+                _ = ticks.tick() => view.tick(&mut tally),
+            };
+            if shown.is_err() {
+                view.style = ProgressStyle::Quiet;
+            }
+        }
+        // Nobody is left to tell.
+        let _ = view.end(&mut tally);
+    }
+}
+
+struct View<W> {
+    style: ProgressStyle,
+    out: W,
+    bar: Option<ProgressBar>,
+}
+
+impl<W: Write> View<W> {
+    fn new(style: ProgressStyle, out: W) -> Self {
+        let bar = (style == ProgressStyle::Live).then(|| {
+            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+            // The template is a constant; without it the default bar is shown.
+            bar.set_style(BarStyle::with_template("{wide_bar} {msg}").unwrap_or_else(|_| BarStyle::default_bar()));
+            bar
+        });
+        Self { style, out, bar }
+    }
+
+    fn event(&mut self, event: &Event, tally: &mut Tally) -> io::Result<()> {
+        tally.add(event, Instant::now());
+        match event {
+            Event::RunStarted { title, planned, simulated, resumed } => {
+                if let (Some(bar), Some(planned)) = (&self.bar, planned) {
+                    bar.set_length(*planned);
+                }
+                if self.style == ProgressStyle::Quiet {
+                    return Ok(());
+                }
+                self.say(title)?;
+                if *resumed > 0 {
+                    self.say(&format!("resumed: {} rollouts are finished already", count(*resumed)))?;
+                }
+                if *simulated {
+                    self.say("the model is simulated: no real model answers")?;
+                }
+                Ok(())
+            }
+            Event::Stopping { reason } => self.say(reason),
+            _ => Ok(()),
+        }
+    }
+
+    fn tick(&mut self, tally: &mut Tally) -> io::Result<()> {
+        let now = Instant::now();
+        match (&self.bar, self.style) {
+            (Some(bar), _) => {
+                bar.set_position(tally.done());
+                bar.set_message(tally.line(now));
+                bar.tick();
+                Ok(())
+            }
+            (None, ProgressStyle::Lines) => writeln!(self.out, "{}", tally.line(now)),
+            (None, _) => Ok(()),
+        }
+    }
+
+    fn end(&mut self, tally: &mut Tally) -> io::Result<()> {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+        if self.style == ProgressStyle::Quiet {
+            return Ok(());
+        }
+        writeln!(self.out, "{}", tally.line(Instant::now()))?;
+        self.out.flush()
+    }
+
+    /// A line of its own, above the bar if there is one.
+    fn say(&mut self, line: &str) -> io::Result<()> {
+        let out = &mut self.out;
+        match &self.bar {
+            Some(bar) => bar.suspend(|| writeln!(out, "{line}")),
+            None => writeln!(out, "{line}"),
+        }
+    }
+}
+
+/// What has happened so far.
+struct Tally {
+    started: Instant,
+    planned: Option<u64>,
+    resumed: u64,
+    in_flight: u64,
+    scored: u64,
+    reward: f64,
+    failures: BTreeMap<FaultClass, u64>,
+    last_failure: Option<String>,
+    /// When the calls that wait for their next attempt go on.
+    waiting: Vec<Instant>,
+    last_retry: Option<String>,
+    output_tokens: u64,
+    /// Sampled tokens at earlier moments within the window.
+    samples: VecDeque<(Instant, u64)>,
+}
+
+impl Tally {
+    fn new(started: Instant) -> Self {
+        Self {
+            started,
+            planned: None,
+            resumed: 0,
+            in_flight: 0,
+            scored: 0,
+            reward: 0.0,
+            failures: BTreeMap::new(),
+            last_failure: None,
+            waiting: Vec::new(),
+            last_retry: None,
+            output_tokens: 0,
+            samples: VecDeque::from([(started, 0)]),
+        }
+    }
+
+    fn add(&mut self, event: &Event, now: Instant) {
+        match event {
+            Event::RunStarted { planned, resumed, .. } => {
+                self.started = now;
+                self.samples = VecDeque::from([(now, 0)]);
+                self.planned = *planned;
+                self.resumed = *resumed;
+            }
+            Event::EpisodeStarted => self.in_flight += 1,
+            Event::TurnCompleted { output_tokens, .. } => self.output_tokens += output_tokens,
+            Event::CallRetried { endpoint, cause, wait } => {
+                self.waiting.retain(|until| *until > now);
+                self.waiting.push(now + *wait);
+                self.last_retry = Some(format!("{endpoint}: {}", excerpt(cause, CAUSE_LENGTH)));
+            }
+            Event::EpisodeFinished { outcome, fault, .. } => {
+                self.in_flight = self.in_flight.saturating_sub(1);
+                match outcome {
+                    Outcome::Scored(reward) => {
+                        self.scored += 1;
+                        self.reward += reward;
+                    }
+                    Outcome::Failed(class) => *self.failures.entry(*class).or_default() += 1,
+                }
+                if let Some((_, message)) = fault {
+                    self.last_failure = Some(excerpt(message, CAUSE_LENGTH));
+                }
+            }
+            Event::Stopping { .. } | Event::RunFinished => {}
+        }
+    }
+
+    fn finished(&self) -> u64 {
+        self.scored + self.failures.values().sum::<u64>()
+    }
+
+    /// Finished rollouts, those of earlier attempts included.
+    fn done(&self) -> u64 {
+        self.resumed + self.finished()
+    }
+
+    /// One line that says it all.
+    fn line(&mut self, now: Instant) -> String {
+        let elapsed = now - self.started;
+        let mut parts = vec![match self.planned {
+            Some(planned) => format!("{}/{planned} done", self.done()),
+            None => format!("{} done", self.done()),
+        }];
+        if self.scored > 0 {
+            parts.push(format!("reward {:.3}", self.reward / self.scored as f64));
+        }
+        if !self.failures.is_empty() {
+            let classes: Vec<String> = self.failures.iter().map(|(class, count)| format!("{count} {class}")).collect();
+            let last = self.last_failure.as_deref().map(|last| format!("; last: {last}")).unwrap_or_default();
+            parts.push(format!("failed {}{last}", classes.join(", ")));
+        }
+        if self.in_flight > 0 {
+            parts.push(format!("{} in flight", self.in_flight));
+        }
+        if let Some(rate_now) = self.token_rate(now) {
+            parts.push(format!("{} tokens/s", rate(rate_now)));
+        }
+        parts.push(seconds(elapsed.as_secs_f64()));
+        if let Some(left) = self.time_left(elapsed) {
+            parts.push(format!("{} left", seconds(left)));
+        }
+        self.waiting.retain(|until| *until > now);
+        if let (Some(cause), Some(next)) = (&self.last_retry, self.waiting.iter().min()) {
+            let next = seconds((*next - now).as_secs_f64());
+            parts.push(format!("{} retrying (last: {cause}; next try in {next})", self.waiting.len()));
+        }
+        parts.join(" · ")
+    }
+
+    /// Sampled tokens per second over the window; none before the first.
+    fn token_rate(&mut self, now: Instant) -> Option<f64> {
+        self.samples.push_back((now, self.output_tokens));
+        while self.samples.len() > 2 && now - self.samples[1].0 >= RATE_WINDOW {
+            self.samples.pop_front();
+        }
+        let (since, tokens) = *self.samples.front()?;
+        let span = (now - since).as_secs_f64();
+        (self.output_tokens > 0 && span > 0.0).then(|| (self.output_tokens - tokens) as f64 / span)
+    }
+
+    /// Seconds until the plan is done at the pace of this attempt.
+    fn time_left(&self, elapsed: Duration) -> Option<f64> {
+        let open = self.planned?.checked_sub(self.done()).filter(|open| *open > 0)?;
+        (self.finished() > 0).then(|| elapsed.as_secs_f64() / self.finished() as f64 * open as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn started(planned: Option<u64>, resumed: u64) -> Event {
+        Event::RunStarted { title: "numbers · small".to_owned(), planned, resumed, simulated: true }
+    }
+
+    fn finished(outcome: Outcome, fault: Option<(FaultClass, String)>) -> Event {
+        Event::EpisodeFinished { outcome, fault, truncated: false, seconds: 1.0 }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn plain_lines_come_every_few_seconds_and_at_the_end() {
+        let (sender, events) = mpsc::channel(8);
+        let mut out = Vec::new();
+        let run = async {
+            sender.send(started(Some(10), 2)).await.unwrap();
+            for _ in 0..3 {
+                sender.send(Event::EpisodeStarted).await.unwrap();
+            }
+            sender.send(Event::TurnCompleted { input_tokens: 10, output_tokens: 500 }).await.unwrap();
+            sender.send(finished(Outcome::Scored(0.25), None)).await.unwrap();
+            let fault = (FaultClass::Provider, "the endpoint\nanswered 401".to_owned());
+            sender.send(finished(Outcome::Failed(FaultClass::Provider), Some(fault))).await.unwrap();
+            let retried = Event::CallRetried {
+                endpoint: "http://localhost:8000/v1".to_owned(),
+                cause: "503 service unavailable".to_owned(),
+                wait: Duration::from_secs(8),
+            };
+            sender.send(retried).await.unwrap();
+            tokio::time::sleep(Duration::from_secs(6)).await;
+            sender.send(Event::Stopping { reason: "stopped on request".to_owned() }).await.unwrap();
+            tokio::time::sleep(Duration::from_secs(4)).await;
+            drop(sender);
+        };
+        tokio::join!(Progress::over(ProgressStyle::Lines, &mut out).follow(events), run);
+        let text = String::from_utf8(out).unwrap();
+        assert!(!text.contains('\u{1b}'));
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines[..4],
+            [
+                "numbers · small",
+                "resumed: 2 rollouts are finished already",
+                "the model is simulated: no real model answers",
+                "4/10 done · reward 0.250 · failed 1 provider; last: the endpoint answered 401 · 1 in flight · 100 tokens/s \
+                 · 5.0s · 15s left · 1 retrying (last: http://localhost:8000/v1: 503 service unavailable; next try in 3.0s)",
+            ]
+        );
+        assert_eq!(lines[4], "stopped on request");
+        assert!(lines[5..].iter().all(|line| line.starts_with("4/10 done") && !line.contains("retrying")), "{text}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_open_end_has_no_total_and_quiet_says_only_why_it_stops() {
+        let (sender, events) = mpsc::channel(8);
+        let mut out = Vec::new();
+        sender.send(started(None, 0)).await.unwrap();
+        sender.send(finished(Outcome::Scored(1.0), None)).await.unwrap();
+        sender.send(Event::Stopping { reason: "too many failures".to_owned() }).await.unwrap();
+        drop(sender);
+        Progress::over(ProgressStyle::Quiet, &mut out).follow(events).await;
+        assert_eq!(out, b"too many failures\n");
+
+        let mut tally = Tally::new(Instant::now());
+        tally.add(&started(None, 0), Instant::now());
+        tally.add(&finished(Outcome::Scored(1.0), None), Instant::now());
+        assert_eq!(tally.line(Instant::now()), "1 done · reward 1.000 · 0.0s");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_token_rate_forgets() {
+        let mut tally = Tally::new(Instant::now());
+        let tokens = |output_tokens| Event::TurnCompleted { input_tokens: 0, output_tokens };
+        tally.add(&tokens(1_000), Instant::now());
+        tokio::time::advance(Duration::from_secs(10)).await;
+        assert_eq!(tally.token_rate(Instant::now()), Some(100.0));
+        tokio::time::advance(Duration::from_secs(10)).await;
+        tally.add(&tokens(100), Instant::now());
+        assert_eq!(tally.token_rate(Instant::now()), Some(10.0));
+    }
+}
