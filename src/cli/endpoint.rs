@@ -19,18 +19,18 @@ use crate::{
 const SIMULATED_ERROR_RATE: f64 = 0.3;
 
 /// Where a run's model calls go.
-pub struct Endpoint {
+pub(super) struct Endpoint {
     /// The pool over it.
-    pub pool: Pool,
+    pub(super) pool: Pool,
     /// What people call it.
-    pub label: String,
+    pub(super) label: String,
     simulator: Option<Simulator>,
     secrets: Vec<Secret>,
 }
 
 impl Endpoint {
     /// Opens the configured endpoint and asks it for the model, or starts the simulator with the taskset as its oracle.
-    pub async fn open(
+    pub(super) async fn open(
         config: &EvalConfig,
         taskset: &Arc<dyn Taskset>,
         events: mpsc::Sender<Event>,
@@ -52,17 +52,17 @@ impl Endpoint {
     }
 
     /// Whether the model is simulated.
-    pub fn simulated(&self) -> bool {
+    pub(super) fn simulated(&self) -> bool {
         self.simulator.is_some()
     }
 
     /// Knows the key and the secret headers.
-    pub fn redactor(&self) -> Redactor {
+    pub(super) fn redactor(&self) -> Redactor {
         Redactor::new(&self.secrets)
     }
 
     /// Ends the simulator.
-    pub async fn close(self) {
+    pub(super) async fn close(self) {
         drop(self.pool);
         if let Some(simulator) = self.simulator {
             simulator.shutdown().await;
@@ -95,7 +95,7 @@ fn observer(events: mpsc::Sender<Event>) -> PoolObserver {
 }
 
 /// Tasksets as the simulator's oracle: the first one that knows the conversation answers.
-pub struct Solver(pub Vec<Arc<dyn Taskset>>);
+pub(super) struct Solver(pub(super) Vec<Arc<dyn Taskset>>);
 
 impl Oracle for Solver {
     fn solve(&self, conversation: &[Message]) -> Option<String> {

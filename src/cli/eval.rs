@@ -18,7 +18,9 @@ use super::{
 };
 use crate::{
     agent::{Agent, seat},
-    config::{EVAL_ALIASES, EvalConfig, Faults, Layer, Redactor, Resolved, Section, differences, flag_help, parse_args},
+    config::{
+        EVAL_ALIASES, EvalConfig, Faults, Layer, Redactor, Resolved, Section, differences, flag_help, parse_args,
+    },
     eval::{Ended, Launch, RunEnd, Stops},
     harness::Null,
     report::{self, Progress},
@@ -42,7 +44,7 @@ struct Request {
 }
 
 /// Runs the command with the words after `eval`.
-pub fn run(words: &[String]) -> Result<ExitCode, Failure> {
+pub(super) fn run(words: &[String]) -> Result<ExitCode, Failure> {
     let switches = parse_args(words, &EvalConfig::grammar("", |_, _| {})).map_err(usage)?.switches;
     let given = |switch: &str| switches.contains_key(switch);
     let mut opened = None;
@@ -133,7 +135,8 @@ async fn evaluate(request: Request) -> Result<ExitCode, Failure> {
     let (attempt, log) = run_dir.begin_attempt().map_err(Failure::failed)?;
     let filter = std::env::var(telemetry::names::env::LOG).ok();
     let redactor = endpoint.redactor();
-    telemetry::start_logging(Box::new(log), config.verbose, filter.as_deref(), redactor.clone()).map_err(Failure::failed)?;
+    telemetry::start_logging(Box::new(log), config.verbose, filter.as_deref(), redactor.clone())
+        .map_err(Failure::failed)?;
     let state = match run_dir.load_state().map_err(Failure::failed)? {
         Some(state) if opening == Opening::Resume => state,
         _ => RunState {
@@ -159,7 +162,8 @@ async fn evaluate(request: Request) -> Result<ExitCode, Failure> {
         limits: config.agent.limits,
         deadlines: config.agent.deadlines,
         retries: config.agent.retries.clone(),
-        info: seat(&block("/env/agent"), &config.model, &block("/client"), &block("/sampling")).map_err(Failure::failed)?,
+        info: seat(&block("/env/agent"), &config.model, &block("/client"), &block("/sampling"))
+            .map_err(Failure::failed)?,
         events: events.clone(),
     };
     let directory = run_dir.path().to_owned();

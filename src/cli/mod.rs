@@ -52,7 +52,7 @@ pub fn main() -> ExitCode {
     let done = match arguments.command {
         Command::Eval { words } => eval::run(&words),
         Command::Tasksets(arguments) => block_on(tasksets::run(arguments, &mut std::io::stdout())),
-        Command::Why(arguments) => why::run(arguments).map_err(exit::Failure::usage),
+        Command::Why(arguments) => why::run(arguments),
         Command::Sim(arguments) => sim::run(arguments, Some(shipped_oracle())).map_err(exit::Failure::failed),
     };
     done.unwrap_or_else(|failure| {

@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind, Write as _};
 use super::exit::Failure;
 
 /// Writes a result. A reader that has gone away is no failure.
-pub fn print(text: &str) -> Result<(), Failure> {
+pub(super) fn print(text: &str) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Failure::failed(error)),
@@ -15,6 +15,6 @@ pub fn print(text: &str) -> Result<(), Failure> {
 }
 
 /// Tells the user something beside the result.
-pub fn note(text: &str) {
+pub(super) fn note(text: &str) {
     eprintln!("{text}");
 }

@@ -8,11 +8,11 @@ use tokio::{
 use crate::eval::Stops;
 
 /// Listens until it is dropped.
-pub struct Signals(JoinHandle<()>);
+pub(super) struct Signals(JoinHandle<()>);
 
 impl Signals {
     /// Turns signals into stops.
-    pub fn listen(stops: Stops) -> std::io::Result<Self> {
+    pub(super) fn listen(stops: Stops) -> std::io::Result<Self> {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
         Ok(Self(tokio::spawn(async move {

@@ -18,7 +18,11 @@ const EXAMPLE_LENGTH: usize = 160;
 pub fn write_summary(out: &mut impl Write, results: &Results) -> io::Result<()> {
     let simulated = if results.simulated { " (simulated)" } else { "" };
     let rollouts = results.rollouts.checked_div(results.tasks).unwrap_or(0);
-    writeln!(out, "{} · {}{simulated} · {} tasks × {rollouts} rollouts", results.taskset, results.model, results.tasks)?;
+    writeln!(
+        out,
+        "{} · {}{simulated} · {} tasks × {rollouts} rollouts",
+        results.taskset, results.model, results.tasks
+    )?;
     if results.simulated {
         writeln!(out, "The model is simulated: these numbers say nothing about a real model.")?;
     }

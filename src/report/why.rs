@@ -113,8 +113,8 @@ pub fn find_run(run: &str, output_dir: &Path) -> Result<PathBuf, WhyError> {
 pub fn explain(run: &Path, rollout: &str, out: &mut impl Write) -> Result<(), WhyError> {
     let row = find(run, rollout)?;
     let text = read_line(&traces_of(run), row.span)?;
-    let episode: Episode = serde_json::from_str(&text)
-        .map_err(|source| WhyError::Line { line: row.line, run: run.to_owned(), source })?;
+    let episode: Episode =
+        serde_json::from_str(&text).map_err(|source| WhyError::Line { line: row.line, run: run.to_owned(), source })?;
     let id: String = row.id.chars().take(8).collect();
     let task = row.task_idx.map_or_else(|| excerpt(&row.task_key, 16), |index| index.to_string());
     writeln!(out, "rollout {id} (line {}, task {task}): {}", row.line, outcome(&row, &episode))?;
@@ -283,7 +283,9 @@ fn named(fault: &Fault) -> String {
     let message = excerpt(&fault.message, EXCERPT);
     match fault.status_code {
         // Most messages name the status themselves.
-        Some(status) if !message.contains(&status.to_string()) => format!("{}: {message} (status {status})", fault.class),
+        Some(status) if !message.contains(&status.to_string()) => {
+            format!("{}: {message} (status {status})", fault.class)
+        }
         _ => format!("{}: {message}", fault.class),
     }
 }
