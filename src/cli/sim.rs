@@ -13,7 +13,7 @@ const BAD_USAGE: u8 = 2;
 
 /// Serve a simulated model behind an OpenAI-compatible endpoint.
 #[derive(Args, Clone, Debug)]
-pub struct SimArgs {
+pub(super) struct SimArgs {
     /// Port to listen on; 0 takes any free one.
     #[arg(long, default_value_t = 8000)]
     pub port: u16,
@@ -70,7 +70,7 @@ pub struct SimArgs {
 
 /// Policies as they are written on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum PolicyName {
+pub(super) enum PolicyName {
     /// Right answers to the shipped tasksets, some made wrong by --error-rate.
     Oracle,
     /// The last user message, again.
@@ -86,7 +86,7 @@ pub enum PolicyName {
 /// # Errors
 /// Only what is nobody's usage error: no runtime, no signal handlers, an address that is taken. Bad values are told on
 /// stderr and end in status 2.
-pub fn run(args: SimArgs, oracle: Option<Arc<dyn Oracle>>) -> Result<ExitCode> {
+pub(super) fn run(args: SimArgs, oracle: Option<Arc<dyn Oracle>>) -> Result<ExitCode> {
     let settings = match settings(args) {
         Ok(settings) => settings,
         Err(message) => return Ok(refuse(&message)),

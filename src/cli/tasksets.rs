@@ -15,7 +15,7 @@ use crate::{
 
 /// Arguments of `rollhouse tasksets`.
 #[derive(Args, Debug)]
-pub struct TasksetsArgs {
+pub(super) struct TasksetsArgs {
     #[command(subcommand)]
     command: Option<TasksetsCommand>,
 }
@@ -52,7 +52,7 @@ enum TasksetsCommand {
 ///
 /// # Errors
 /// An unknown taskset or a faulty configuration (usage), data that cannot be read (failed).
-pub async fn run(args: TasksetsArgs, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
+pub(super) async fn run(args: TasksetsArgs, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
     match args.command.unwrap_or(TasksetsCommand::List) {
         TasksetsCommand::List => list(out).map_err(Failure::failed),
         TasksetsCommand::Describe { id } => {
@@ -82,9 +82,19 @@ async fn read(shipped: &Shipped, arguments: &str, which: Select) -> Result<(Task
 fn list(out: &mut dyn Write) -> io::Result<()> {
     let width = shipped().iter().map(|taskset| taskset.id.len()).max().unwrap_or(0);
     for taskset in shipped() {
-        writeln!(out, "{:width$}  {}", taskset.id, taskset.summary)?;
+        let opened = (taskset.open)(&mut Reader::new(Document::default()).root());
+        let size = opened.map_or_else(|_| String::new(), |opened| size_words(opened.size()));
+        writeln!(out, "{:width$}  {size:>10}  {}", taskset.id, taskset.summary)?;
     }
     Ok(())
+}
+
+fn size_words(size: TasksetSize) -> String {
+    match size {
+        TasksetSize::Finite(count) => format!("{count} tasks"),
+        TasksetSize::Unknown => "its rows".to_owned(),
+        TasksetSize::Infinite => "endless".to_owned(),
+    }
 }
 
 fn write_json(tasks: &[Task], out: &mut dyn Write) -> io::Result<()> {
@@ -96,12 +106,7 @@ fn write_json(tasks: &[Task], out: &mut dyn Write) -> io::Result<()> {
 }
 
 fn write_tasks(shipped: &Shipped, size: TasksetSize, tasks: &[Task], out: &mut dyn Write) -> io::Result<()> {
-    let size = match size {
-        TasksetSize::Finite(count) => format!("{count} tasks"),
-        TasksetSize::Unknown => "as many tasks as there are rows".to_owned(),
-        TasksetSize::Infinite => "endless".to_owned(),
-    };
-    writeln!(out, "{}: {size}", shipped.id)?;
+    writeln!(out, "{}: {}", shipped.id, size_words(size))?;
     for task in tasks {
         let number = task.data.idx.unwrap_or_default();
         writeln!(out, "\n== task {number}  {}", task.key.as_deref().unwrap_or_default())?;
