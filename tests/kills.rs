@@ -100,6 +100,6 @@ fn start(folder: &Folder, simulator: &Simulator, run: Option<&PathBuf>) -> std::
 /// The run folder, once its resolved config is there to resume from.
 fn run_of(folder: &Folder) -> Option<PathBuf> {
     let groups = fs::read_dir(folder.path().join("outputs")).ok()?;
-    let mut runs = groups.flatten().flat_map(|group| fs::read_dir(group.path()).into_iter().flatten().flatten());
+    let runs = groups.flatten().flat_map(|group| fs::read_dir(group.path()).into_iter().flatten().flatten());
     runs.map(|run| run.path()).find(|run| run.join("configs/resolved/eval.json").exists())
 }
