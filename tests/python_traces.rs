@@ -214,7 +214,7 @@ fn verifiers_agrees_both_ways() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let mut random = StdRng::seed_from_u64(7);
-    let cases = cases(&mut random, 400);
+    let cases = cases(&mut random, 250);
     let traces: Vec<Trace> = cases.iter().map(|case| replay(case, false, |_, _, _| ())).collect();
     let (messages, tools, rows) = hash_questions(&mut random);
     let episodes: Vec<Episode> = traces[..100].iter().map(|trace| dress(&mut random, trace.clone())).collect();
