@@ -1,13 +1,13 @@
 //! The trace vocabulary against recorded data of verifiers 0.4.0: hashes, graphs, lines and derived figures.
 
-use std::{collections::HashMap, fs, path::PathBuf, sync::Arc};
+mod trace_replay;
 
-use rollhouse::trace::{
-    AcpInfo, AgentInfo, AssistantMessage, EnvInfo, Episode, ExpertWidth, Fault, FaultClass, Graph, Message, ModelCall,
-    RouterRows, SamplingMask, TaskData, Tool, Trace, TraceTask, Turn, TurnTokens,
-};
+use std::{fs, path::PathBuf, sync::Arc};
+
+use rollhouse::trace::{AssistantMessage, EnvInfo, Episode, Graph, Message, TaskData, Tool, Trace, TraceTask};
 use serde_json::{Value, json, value::RawValue};
 use sha2::{Digest, Sha256};
+use trace_replay::{floats, mask_value, node_values, replay, router_value, typed};
 
 fn vectors(path: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/verifiers").join(path)
@@ -15,10 +15,6 @@ fn vectors(path: &str) -> PathBuf {
 
 fn read(path: &str) -> Value {
     serde_json::from_slice(&fs::read(vectors(path)).unwrap()).unwrap()
-}
-
-fn typed<T: serde::de::DeserializeOwned>(value: &Value) -> T {
-    serde_json::from_value(value.clone()).unwrap_or_else(|error| panic!("{error}: {value}"))
 }
 
 #[test]
@@ -150,145 +146,8 @@ fn assert_derived(trace: &Trace, expected: &Value) {
     assert_eq!(trace.branches().len(), expected["num_branches"]);
 }
 
-fn empty_trace() -> Trace {
-    let config = RawValue::from_string("{}".to_owned()).unwrap();
-    let agent = AgentInfo { config: config.into(), runtime: None, name: "agent".to_owned(), trainable: true };
-    Trace::new(Arc::new(TraceTask::new("Task", TaskData::default())), agent)
-}
-
-/// Router numbers of the vectors as rows: `[positions][layers][choices]`.
-fn router_rows(rows: &Value) -> RouterRows {
-    let rows: Vec<Vec<Vec<u8>>> = typed(rows);
-    RouterRows {
-        layers: rows[0].len(),
-        top_k: rows[0][0].len(),
-        width: ExpertWidth::One,
-        data: rows.into_iter().flatten().flatten().collect::<Vec<u8>>().into(),
-    }
-}
-
-fn router_value(rows: Option<&RouterRows>) -> Value {
-    let Some(rows) = rows else { return Value::Null };
-    let layer = |layer: &[u8]| json!(layer);
-    let row = |row: &[u8]| row.chunks(rows.top_k).map(layer).collect::<Value>();
-    rows.data.chunks(rows.layers * rows.top_k).map(row).collect()
-}
-
-fn mask_value(mask: Option<&SamplingMask>) -> Value {
-    mask.map_or(
-        Value::Null,
-        |mask| json!({"ids": mask.ids().collect::<Vec<_>>(), "counts": mask.counts().collect::<Vec<_>>()}),
-    )
-}
-
-fn turn_tokens(tokens: &Value) -> Option<TurnTokens> {
-    if tokens.is_null() {
-        return None;
-    }
-    let field = |key: &str| tokens.get(key).filter(|value| !value.is_null());
-    Some(TurnTokens {
-        prompt_ids: typed(&tokens["prompt_ids"]),
-        completion_ids: typed(&tokens["completion_ids"]),
-        completion_logprobs: typed(&tokens["completion_logprobs"]),
-        message_spans: field("message_spans").map(typed),
-        is_content: field("is_content").map(typed).unwrap_or_default(),
-        bridged: field("bridged").is_some_and(|bridged| bridged == true),
-        renderer_prompt_ids: field("renderer_prompt_ids").map(typed),
-        mm_placeholders: field("mm_placeholders").map(typed),
-        mm_token_type_id_map: field("mm_token_type_id_map")
-            .map(|map| serde_json::from_str(&map.to_string()).unwrap())
-            .unwrap_or_default(),
-        routed_experts: field("routed_experts").map(|routed| (router_rows(&routed["rows"]), typed(&routed["start"]))),
-        sampling_mask: field("sampling_mask").map(|rows| {
-            let rows: Vec<Vec<u32>> = typed(rows);
-            SamplingMask::from_rows(rows.iter().map(Vec::as_slice))
-        }),
-        ..TurnTokens::default()
-    })
-}
-
-/// Replays the operations of one case; `fast` commits through the leaf where the prompt allows it.
-fn replay(case: &Value, fast: bool) -> Trace {
-    let mut trace = empty_trace();
-    let mut turns: HashMap<String, Turn> = HashMap::new();
-    for op in case["ops"].as_array().unwrap() {
-        let id = op["id"].as_str().unwrap_or_default().to_owned();
-        match op["op"].as_str().unwrap() {
-            "prepare" => {
-                let tools: Arc<[Tool]> = typed::<Vec<Tool>>(&op["tools"]).into();
-                let prompt: Vec<Message> = typed(&op["prompt"]);
-                let turn = trace.graph.prepare(&prompt, Arc::clone(&tools));
-                let path = turn.leaf.map(|leaf| trace.graph.path(leaf)).unwrap_or_default();
-                assert_eq!(json!(path), op["expect"]["prefix_node_ids"]);
-                assert_eq!(trace.graph.path_tokens(turn.leaf), op["expect"]["path_len"]);
-                assert_eq!(trace.graph.path_messages(turn.leaf), path.len());
-                assert_eq!(json!(turn.tail), op["expect"]["tail"]);
-                let turn = if fast { trace.graph.at(turn.leaf, turn.tail, tools) } else { turn };
-                turns.insert(id, turn);
-            }
-            "commit" => {
-                let turn = turns.remove(&id).unwrap();
-                let response: Message = typed(&op["response"]);
-                let Message::Assistant(response) = response else { panic!("a reply is an assistant message") };
-                let node = trace.graph.commit(turn, response, turn_tokens(&op["tokens"])).unwrap();
-                assert_eq!(node, op["expect"]["node"]);
-                assert_eq!(trace.graph.nodes().len(), op["expect"]["total_nodes"]);
-                trace.calls.push(ModelCall {
-                    node: Some(node),
-                    usage: typed(&op["usage"]),
-                    finish_reason: typed(&op["finish_reason"]),
-                    acp: op["acp"].as_str().map(|request_id| AcpInfo { request_id: request_id.to_owned() }),
-                    ..ModelCall::default()
-                });
-            }
-            "commit_prompt" => {
-                trace.graph.commit_prompt(turns.remove(&id).unwrap()).unwrap();
-                assert_eq!(trace.graph.nodes().len(), op["expect"]["total_nodes"]);
-            }
-            "abandon" => {
-                turns.remove(&id);
-            }
-            "call" => trace.calls.push(ModelCall {
-                usage: typed(&op["usage"]),
-                error: (op["error"] == true).then(|| Fault::new(FaultClass::Provider, "refused")),
-                ..ModelCall::default()
-            }),
-            "edges" => {
-                let edges: Vec<(String, String, String)> = typed(&op["edges"]);
-                trace.add_semantic_edges(&edges).unwrap();
-                trace.add_semantic_edges(&edges).unwrap();
-            }
-            other => panic!("unknown operation {other}"),
-        }
-    }
-    trace
-}
-
-fn floats(values: &[f32]) -> Value {
-    json!(values.iter().map(|value| (f64::from(*value) * 1e6).round() / 1e6).collect::<Vec<_>>())
-}
-
 fn assert_graph(trace: &Trace, case: &Value) {
-    for (node, expected) in trace.graph.nodes().iter().zip(case["nodes"].as_array().unwrap()) {
-        let tokens = &node.tokens;
-        assert_eq!(
-            json!({
-                "parent": node.parent,
-                "sampled": node.sampled,
-                "message": node.message,
-                "tools": *node.tools,
-                "semantic_parents": node.semantic_parents,
-                "token_ids": tokens.ids(),
-                "mask": tokens.mask().iter().collect::<Vec<_>>(),
-                "is_content": tokens.is_content().iter().collect::<Vec<_>>(),
-                "logprobs": floats(tokens.logprobs()),
-                "routed_experts": router_value(tokens.routed_experts()),
-                "sampling_mask": mask_value(tokens.sampling_mask()),
-            }),
-            *expected
-        );
-    }
-    assert_eq!(trace.graph.nodes().len(), case["nodes"].as_array().unwrap().len());
+    assert_eq!(node_values(trace), case["nodes"]);
     assert_eq!(json!(trace.graph.leaves()), case["leaves"]);
     assert_eq!(json!(trace.graph.tools()), case["tools"]);
     assert_eq!(json!(trace.graph.mm_token_type_id_map()), case["mm_token_type_id_map"]);
@@ -323,10 +182,15 @@ fn graphs() {
     let mut cases = 0;
     for entry in fs::read_dir(vectors("graph")).unwrap() {
         let path = entry.unwrap().path();
-        println!("{}", path.display());
         let case: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
         for fast in [false, true] {
-            let trace = replay(&case, fast);
+            let trace = replay(&case, fast, |trace, turn, expected| {
+                let path = turn.leaf.map(|leaf| trace.graph.path(leaf)).unwrap_or_default();
+                assert_eq!(json!(path), expected["prefix_node_ids"]);
+                assert_eq!(trace.graph.path_tokens(turn.leaf), expected["path_len"]);
+                assert_eq!(trace.graph.path_messages(turn.leaf), path.len());
+                assert_eq!(json!(turn.tail), expected["tail"]);
+            });
             assert_graph(&trace, &case);
             assert_file_keeps_the_graph(&trace, &case);
         }

@@ -203,13 +203,11 @@ impl<'a> Layout<'a> {
         };
         self.at = end;
         self.renderer_at = renderer_end;
-        NodeTokens {
-            renderer_ids: renderer_ids.filter(|renderer_ids| *renderer_ids != ids),
-            ids,
-            mask,
-            is_content,
-            ..NodeTokens::default()
+        let mut node = NodeTokens { ids, mask, is_content, ..NodeTokens::default() };
+        if let Some(renderer_ids) = renderer_ids.filter(|renderer_ids| *renderer_ids != node.ids) {
+            node.sidecar().renderer_ids = Some(renderer_ids);
         }
+        node
     }
 }
 

@@ -276,7 +276,7 @@ fn is_link_type(kind: &str) -> bool {
     let rest = |byte: &u8| byte.is_ascii_alphanumeric() || b"._:-".contains(byte);
     kind.len() <= 128
         && kind.as_bytes().first().is_some_and(u8::is_ascii_alphabetic)
-        && kind.as_bytes().iter().all(|byte| rest(byte))
+        && kind.as_bytes().iter().all(rest)
 }
 
 impl Episode {

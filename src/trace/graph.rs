@@ -185,7 +185,8 @@ impl Graph {
         tools: Vec<Tool>,
         mm_token_type_id_map: IndexMap<u32, u32>,
     ) -> Result<Self, GraphError> {
-        let mut graph = Self { tools, mm_token_type_id_map, ..Self::default() };
+        let lengths = Vec::with_capacity(nodes.len());
+        let mut graph = Self { tools, mm_token_type_id_map, lengths, ..Self::default() };
         for (position, node) in nodes.iter().enumerate() {
             if let Some(parent) = node.parent.filter(|parent| *parent as usize >= position) {
                 return Err(GraphError::NoSuchNode { node: parent, nodes: position });
@@ -193,6 +194,7 @@ impl Graph {
             graph.lengths.push(graph.length_after(node));
         }
         graph.nodes = nodes;
+        graph.nodes.shrink_to_fit();
         Ok(graph)
     }
 

@@ -7,7 +7,7 @@
 
 use std::{borrow::Cow, fmt::Write};
 
-use serde_json::Value;
+use serde_json::{Number, Value};
 
 /// Separators of a canonical form. Keys are sorted by code point and everything outside ASCII is escaped in both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -374,20 +374,33 @@ pub(super) fn write_float(out: &mut String, value: f64) {
         out.push_str(if value > 0.0 { "Infinity" } else { "-Infinity" });
         return;
     }
-    // Rust and Python agree on the shortest digits that read back as the same double; only the notation differs.
-    let scientific = format!("{value:e}");
-    let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
+    // The shortest digits that read back as the same double, the even one of two equally near: serde_json's printer
+    // chooses as Python does, the standard library's rounds such ties up. Only the notation is Python's own.
+    let text = Number::from_f64(value).map(|number| number.to_string()).unwrap_or_default();
+    let (sign, text) = text.strip_prefix('-').map_or(("", text.as_str()), |rest| ("-", rest));
+    let (mantissa, exponent) = text.split_once('e').unwrap_or((text, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
-    if (-4..16).contains(&exponent) {
-        let plain = value.to_string();
-        out.push_str(&plain);
-        if !plain.contains('.') {
-            out.push_str(".0");
-        }
-    } else {
-        let sign = if exponent < 0 { '-' } else { '+' };
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    // value = 0.DIGITS * 10^point, without zeros at either end.
+    let digits = format!("{whole}{fraction}");
+    let point = whole.len() as i32 + exponent - (digits.len() - digits.trim_start_matches('0').len()) as i32;
+    let digits = digits.trim_matches('0');
+    out.push_str(sign);
+    if digits.is_empty() {
+        out.push_str("0.0");
+    } else if !(-3..=16).contains(&point) {
+        let (first, rest) = digits.split_at(1);
+        let dot = if rest.is_empty() { "" } else { "." };
+        let sign = if point > 0 { '+' } else { '-' };
         // Writing to a string cannot fail.
-        let _ = write!(out, "{mantissa}e{sign}{:02}", exponent.unsigned_abs());
+        let _ = write!(out, "{first}{dot}{rest}e{sign}{:02}", (point - 1).unsigned_abs());
+    } else if point <= 0 {
+        let _ = write!(out, "0.{:0>width$}", digits, width = digits.len() + point.unsigned_abs() as usize);
+    } else if digits.len() <= point as usize {
+        let _ = write!(out, "{digits:0<width$}.0", width = point as usize);
+    } else {
+        let (whole, fraction) = digits.split_at(point as usize);
+        let _ = write!(out, "{whole}.{fraction}");
     }
 }
 
@@ -500,6 +513,14 @@ mod tests {
             ("0.00001", "1e-05"),
             ("0.0001", "0.0001"),
             ("1.5e300", "1.5e+300"),
+            ("1.6280623745184953e15", "1628062374518495.2"),
+            ("9007199254740993.0", "9007199254740992.0"),
+            ("9999999999999998.0", "9999999999999998.0"),
+            ("123.456e-6", "0.000123456"),
+            ("5e-324", "5e-324"),
+            ("-1.7976931348623157e308", "-1.7976931348623157e+308"),
+            ("100.0", "100.0"),
+            ("0e5", "0.0"),
             ("123456789012345678901234567890", "123456789012345678901234567890"),
             (r#""\ud83d\ude42 \ud835 \udc00x""#, r#""\ud83d\ude42 \ud835 \udc00x""#),
             (r#""\ud835\ud83d\ude42""#, r#""\ud835\ud83d\ude42""#),

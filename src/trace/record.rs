@@ -480,3 +480,40 @@ impl<'de> Deserialize<'de> for Node {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn per_token_floats_have_four_decimals() {
+        // Each pair as Python's json.dumps(round(value, 4)) prints it.
+        for (value, expected) in [
+            (-0.123_456_f32, "-0.1235"),
+            (0.0, "0.0"),
+            (-0.0, "-0.0"),
+            (-1e-6, "-0.0"),
+            // Exactly between two: 1/32 and 3/32 have five decimals.
+            (0.03125, "0.0312"),
+            (0.09375, "0.0938"),
+            (-0.03125, "-0.0312"),
+            (-9999.0, "-9999.0"),
+            (1e-4, "0.0001"),
+            (f32::NAN, "null"),
+            (f32::NEG_INFINITY, "null"),
+        ] {
+            assert_eq!(serde_json::to_string(&Rounded(&[value])).unwrap(), format!("[{expected}]"));
+        }
+        // Large floats are whole numbers already.
+        assert_eq!(four_decimals(f32::MAX), f64::from(f32::MAX));
+    }
+
+    #[test]
+    fn what_was_written_rounded_is_read_as_the_same_text() {
+        for ten_thousandths in (-90_000..90_000).step_by(7) {
+            let text = serde_json::to_string(&(f64::from(ten_thousandths) / 1e4)).unwrap();
+            let Floats(read) = serde_json::from_str(&format!("[{text}]")).unwrap();
+            assert_eq!(serde_json::to_string(&Rounded(&read)).unwrap(), format!("[{text}]"));
+        }
+    }
+}

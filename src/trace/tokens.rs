@@ -106,17 +106,17 @@ impl TokenFlags {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeTokens {
     pub(super) ids: Box<[u32]>,
-    /// The renderer's own ids where the engine expanded placeholders; `None` when they are the same. Never written.
-    pub(super) renderer_ids: Option<Box<[u32]>>,
     pub(super) mask: TokenFlags,
     pub(super) is_content: TokenFlags,
     pub(super) logprobs: Box<[f32]>,
     pub(super) sidecar: Option<Box<Sidecar>>,
 }
 
-/// What few nodes have: credit, and tensors that stay on the wire.
+/// What few nodes have: credit, and what stays in memory or on the wire.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Sidecar {
+    /// The renderer's own ids where the engine expanded placeholders; `None` when they are the same. Never written.
+    pub(super) renderer_ids: Option<Box<[u32]>>,
     pub(super) streams: [Option<Box<[f32]>>; 4],
     pub(super) loss_weights: Option<IndexMap<String, Box<[f64]>>>,
     pub(super) routed_experts: Option<RouterRows>,
@@ -159,7 +159,7 @@ impl NodeTokens {
 
     /// The ids as the renderer wrote them: [`Self::ids`] unless the engine expanded image placeholders.
     pub fn renderer_ids(&self) -> &[u32] {
-        self.renderer_ids.as_deref().unwrap_or(&self.ids)
+        self.sidecar.as_ref().and_then(|sidecar| sidecar.renderer_ids.as_deref()).unwrap_or(&self.ids)
     }
 
     /// One flag per id: whether the model sampled it.
@@ -228,6 +228,7 @@ impl NodeTokens {
         let floats = |values: &Option<Box<[f32]>>| values.as_ref().map_or(0, |values| values.len() * size_of::<f32>());
         let sidecar = self.sidecar.as_ref().map_or(0, |sidecar| {
             size_of::<Sidecar>()
+                + sidecar.renderer_ids.as_ref().map_or(0, |ids| ids.len() * size_of::<u32>())
                 + sidecar.streams.iter().map(floats).sum::<usize>()
                 + sidecar.loss_weights.as_ref().map_or(0, |weights| {
                     weights.iter().map(|(name, values)| name.capacity() + values.len() * size_of::<f64>() + 64).sum()
@@ -235,7 +236,7 @@ impl NodeTokens {
                 + sidecar.routed_experts.as_ref().map_or(0, |rows| rows.data.len())
                 + sidecar.sampling_mask.as_ref().map_or(0, |mask| mask.ids.len() + mask.counts.len())
         });
-        (self.ids.len() + self.renderer_ids.as_ref().map_or(0, |ids| ids.len())) * size_of::<u32>()
+        self.ids.len() * size_of::<u32>()
             + self.logprobs.len() * size_of::<f32>()
             + self.mask.heap_size()
             + self.is_content.heap_size()
