@@ -296,7 +296,7 @@ fn faults_of_a_file_come_at_once_and_name_what_is_allowed() {
             "a.toml:9:1: env.harness: unknown key; the harness belongs to the agent: `env.agent.harness`",
             "a.toml:11:11: env.agent.timeout.rollout: wrong type: a string; expected a number",
             "a.toml:13:9: select.limit: wrong type: 2.5; expected a whole number from 0",
-            "a.toml:14:19: select.include.idx: wrong type: a list; expected a list of positions such as 3 or \"start:stop:step\", from 0",
+            "a.toml:14:20: select.include.idx[0]: not allowed: \"9:x\"; expected a list of positions such as 3 or \"start:stop:step\", from 0",
             "a.toml:16:11: client.timeout: not 3; expected a table of keys",
             "a.toml:17:2: serve: unknown key; rollhouse eval runs in process and takes no `serve` block",
         ],
@@ -356,6 +356,40 @@ fn faults_of_the_command_line() {
         &["alphabet-sort", "-b", "http://h/v1"],
         &["model: missing; name a model of the endpoint with `-m` or `model`"],
     );
+}
+
+#[test]
+fn faults_of_rules_and_ranges() {
+    let text = "[env.agent.retries]\nrules = [{ message = \"(\" }, { status_code = [\"6xx\"], max_retries = -1 }, 3]\n\
+                [select.exclude]\nidx = [\"1:2:0\"]\nids = [1, \"a\", 2]\n[sampling]\ntop_p = 1.5\nextra_body = 3\n";
+    check_faults(
+        &[("a.toml", text)],
+        &["alphabet-sort", "@", "a.toml"],
+        &[
+            "a.toml:2:10: env.agent.retries.rules[0].max_retries: missing; expected a whole number from 0 to 4294967295",
+            "a.toml:2:22: env.agent.retries.rules[0].message: not a regular expression: unclosed group",
+            "a.toml:2:46: env.agent.retries.rules[1].status_code[0]: not allowed: \"6xx\"; expected a list of statuses such as 429 or \"5xx\"",
+            "a.toml:2:68: env.agent.retries.rules[1].max_retries: wrong type: -1; expected a whole number from 0 to 4294967295",
+            "a.toml:2:74: env.agent.retries.rules[2]: wrong type; expected a table of keys",
+            "a.toml:2:74: env.agent.retries.rules[2].max_retries: missing; expected a whole number from 0 to 4294967295",
+            "a.toml:4:8: select.exclude.idx[0]: not allowed: \"1:2:0\"; expected a list of positions such as 3 or \"start:stop:step\", from 0",
+            "a.toml:5:8: select.exclude.ids[0]: not allowed: 1; expected a list of strings",
+            "a.toml:5:16: select.exclude.ids[2]: not allowed: 2; expected a list of strings",
+            "a.toml:7:9: sampling.top_p: out of bounds: 1.5; expected a number from 0 to 1",
+            "a.toml:8:14: sampling.extra_body: wrong type: 3; expected a table of keys",
+        ],
+    );
+}
+
+#[test]
+fn a_run_is_resumed_from_its_saved_configuration_and_flags_still_win() {
+    let saved = read(&[], &["alphabet-sort", "-r", "4", "-T", "0.5", "--env.taskset.min-turns", "2"]).1.dump();
+    let base = Layer::from_json("run/configs/resolved/eval.json", &saved.to_string()).unwrap();
+    let args = ["--resume".to_owned(), "run".to_owned(), "-c".to_owned(), "7".to_owned()];
+    let (config, resolved, parsed) = EvalConfig::from_args(&args, Some(base), demo_taskset).unwrap();
+    assert_eq!((config.taskset.as_str(), config.num_rollouts, config.max_concurrent), ("alphabet-sort", 4, Some(7)));
+    assert_eq!(parsed.switches.get("resume"), Some(&Some("run".to_owned())));
+    assert_eq!(differences(&saved, &resolved.dump()), []);
 }
 
 #[test]
@@ -566,16 +600,6 @@ proptest! {
     }
 
     #[test]
-    fn no_words_and_no_text_break_the_readers(
-        words in prop::collection::vec("(--?|@)?[a-z.=\\[{\"é -]{0,8}|-n|--client.headers.X|None|-3", 0..6), text in "\\PC{0,40}",
-    ) {
-        let _ = EvalConfig::from_args(&words, None, demo_taskset);
-        let _ = Layer::from_toml("x.toml", &text);
-        let _ = Layer::from_json("x.json", &text);
-        let _ = Layer::from_json("x.json", &format!("{{\"a\": {text}"));
-    }
-
-    #[test]
     fn any_dump_is_a_fixed_point(
         rollouts in 1_u32..99, limit in prop::option::of(1_u64..999), temperature in prop::option::of(0.0..2.0_f64),
         turns in prop::option::of(1_u64..9), top_k in any::<i32>(), url in any::<bool>(), wait in 0.001..1e6_f64,
@@ -592,5 +616,19 @@ proptest! {
         let (second, _) = reread(&first);
         prop_assert_eq!(&first, &second);
         prop_assert_eq!(differences(&first, &second), []);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn no_words_and_no_text_break_the_readers(
+        words in prop::collection::vec("(--?|@)?[a-z.=\\[{\"é -]{0,8}|-n|--client.headers.X|None|-3", 0..6), text in "\\PC{0,40}",
+    ) {
+        let _ = EvalConfig::from_args(&words, None, demo_taskset);
+        let _ = Layer::from_toml("x.toml", &text);
+        let _ = Layer::from_json("x.json", &text);
+        let _ = Layer::from_json("x.json", &format!("{{\"a\": {text}"));
     }
 }

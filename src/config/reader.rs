@@ -80,7 +80,14 @@ impl Reader {
     /// The whole document as a block.
     pub fn root(&mut self) -> Section<'_> {
         let table = if let Content::Table(table) = &self.root.content { Some(table) } else { None };
-        Section { record: &mut self.record, table, path: String::new(), steps: Vec::new(), doc: "" }
+        Section {
+            record: &mut self.record,
+            table,
+            path: String::new(),
+            at: Origin::Default,
+            steps: Vec::new(),
+            doc: "",
+        }
     }
 
     /// Ends the reading: keys that nobody read are faults too.
@@ -298,7 +305,7 @@ mod tests {
             "a.toml:1:9: turns: out of bounds: 9; expected a whole number from 1 to 5",
             "a.toml:2:8: mode: unknown choice `fsat`; expected one of fast, slow; did you mean `fast`?",
             "a.toml:3:1: turn: unknown key; did you mean `turns`?",
-            "a.toml:5:9: inner.names: wrong type: a list; expected a list of strings",
+            "a.toml:5:10: inner.names[0]: not allowed: 1; expected a list of strings",
             "a.toml:6:8: inner.wait: out of bounds: -1; expected seconds above 0",
             "a.toml:7:1: inner.hedaers: unknown key; did you mean `inner.headers`?",
             "a.toml:8:1: inner.tokens: unknown key; did you mean `tokens`?",

@@ -27,6 +27,8 @@ pub struct Section<'a> {
     pub(super) table: Option<&'a Table>,
     /// Dotted key of the block; empty for the root.
     pub(super) path: String,
+    /// Where the block stands.
+    pub(super) at: Origin,
     pub(super) steps: Vec<Step>,
     pub(super) doc: &'static str,
 }
@@ -105,7 +107,7 @@ impl<'a> Section<'a> {
     pub fn required<T: FromValue>(&mut self, key: &str) -> Option<T> {
         let found = self.find::<T>(key);
         if matches!(found, Found::Absent | Found::Unset) {
-            let fault = Fault::new(self.origin(key), self.dotted(key), "missing").expected(expected::<T>());
+            let fault = Fault::new(self.nearby(key), self.dotted(key), "missing").expected(expected::<T>());
             self.record.faults.push(fault);
         }
         self.settle(key, found, None, expected::<T>())
@@ -160,6 +162,7 @@ impl<'a> Section<'a> {
         self.record.blocks.insert(path.clone());
         let mut steps = self.steps.clone();
         steps.push(Step::Key(key.to_owned()));
+        let at = self.origin(key);
         let table = match self.table.and_then(|table| table.get(key)) {
             Some(Node { content: Content::Table(table), .. }) => Some(table),
             Some(node) if !node.is_null() => {
@@ -169,7 +172,7 @@ impl<'a> Section<'a> {
             }
             _ => None,
         };
-        Section { record: self.record, table, path, steps, doc: "" }
+        Section { record: self.record, table, path, at, steps, doc: "" }
     }
 
     /// Keys of the user's own: everything below the key, as it is. Nulls stay.
@@ -278,20 +281,21 @@ impl<'a> Section<'a> {
             self.record.blocks.insert(path.clone());
             let mut steps = steps.clone();
             steps.extend([Step::Key(key.to_owned()), Step::Item(index)]);
-            results.push(read(&mut Section { record: self.record, table, path, steps, doc: "" }));
+            let at = item.at.clone();
+            results.push(read(&mut Section { record: self.record, table, path, at, steps, doc: "" }));
         }
         results
     }
 
     /// Records a fault at a key: what is wrong and what to change.
     pub fn fault(&mut self, key: &str, problem: impl Into<String>) {
-        let fault = Fault::new(self.origin(key), self.dotted(key), problem);
+        let fault = Fault::new(self.nearby(key), self.dotted(key), problem);
         self.record.faults.push(fault);
     }
 
     /// Records a fault at a key, with a hint such as "did you mean `a`?".
     pub fn fault_hint(&mut self, key: &str, problem: impl Into<String>, hint: impl Into<String>) {
-        let fault = Fault::new(self.origin(key), self.dotted(key), problem).hint(hint);
+        let fault = Fault::new(self.nearby(key), self.dotted(key), problem).hint(hint);
         self.record.faults.push(fault);
     }
 
@@ -303,7 +307,7 @@ impl<'a> Section<'a> {
 
     /// Records a warning at a key: what has no effect and why.
     pub fn warn(&mut self, key: &str, problem: impl Into<String>) {
-        let fault = Fault::new(self.origin(key), self.dotted(key), problem);
+        let fault = Fault::new(self.nearby(key), self.dotted(key), problem);
         self.record.warnings.push(fault);
     }
 
@@ -346,6 +350,15 @@ impl<'a> Section<'a> {
     pub fn resolve(&mut self, key: &str, value: Value) {
         let path = self.dotted(key);
         self.record.resolve(&path, value);
+    }
+
+    /// Where the key stands, or else its block in a file: a place to add it.
+    fn nearby(&self, key: &str) -> Origin {
+        match (self.node(key), &self.at) {
+            (Some(node), _) => node.at.clone(),
+            (None, at @ Origin::File { .. }) => at.clone(),
+            _ => Origin::Default,
+        }
     }
 
     fn node(&self, key: &str) -> Option<&'a Node> {
@@ -391,8 +404,26 @@ impl<'a> Section<'a> {
         if let Some((value, raw)) = candidates.iter().find_map(|raw| Some((T::from_value(raw)?, raw.clone()))) {
             return Found::Is(value, raw);
         }
-        self.wrong(key, format!("wrong type: {}", described(&candidates[0])), expected::<T>());
+        match (T::SHAPE, &candidates[0]) {
+            (Shape::List, Value::Array(items)) => self.wrong_items::<T>(key, node, items),
+            (_, value) => self.wrong(key, format!("wrong type: {}", described(value)), expected::<T>()),
+        }
         Found::Wrong
+    }
+
+    /// Records every item of a list that its type does not allow.
+    fn wrong_items<T: FromValue>(&mut self, key: &str, node: &Node, items: &[Value]) {
+        for (index, item) in items.iter().enumerate() {
+            if T::from_value(&Value::Array(vec![item.clone()])).is_some() {
+                continue;
+            }
+            let at = match &node.content {
+                Content::List(nodes) => nodes.get(index).unwrap_or(node).at.clone(),
+                _ => node.at.clone(),
+            };
+            let fault = Fault::new(at, format!("{}[{index}]", self.dotted(key)), format!("not allowed: {item}"));
+            self.record.faults.push(fault.expected(expected::<T>()));
+        }
     }
 
     fn within<T: FromValue + PartialOrd + Display>(

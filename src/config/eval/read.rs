@@ -121,7 +121,8 @@ impl EvalConfig {
     }
 
     /// Takes a command line apart, reads the files it names and the flags, lays them over `base` (the configuration of a run
-    /// that is resumed), and resolves them. `taskset` is called more than once: the keys of the taskset that the first pass finds tell its flags with and without value apart.
+    /// that is resumed), and resolves them. `taskset` is called more than once: the keys of the taskset that the first pass
+    /// finds tell its flags with and without value apart.
     ///
     /// # Errors
     /// All faults of the command line, or else all faults of the files and values.
@@ -275,8 +276,8 @@ fn read_interception(block: &mut Section<'_>) {
 /// null clears a field. The run's block shows its known fields even when they are not given (`whole`).
 pub(super) fn lay_sampling(block: &mut Section<'_>, whole: bool, sampling: &mut Map<String, Value>) {
     let table = hoisted(block, whole);
-    let (path, steps) = (block.path.clone(), block.steps.clone());
-    let mut plain = Section { record: &mut *block.record, table: Some(&table), path, steps, doc: "" };
+    let (path, at, steps) = (block.path.clone(), block.at.clone(), block.steps.clone());
+    let mut plain = Section { record: &mut *block.record, table: Some(&table), path, at, steps, doc: "" };
     if whole || table.contains_key("temperature") {
         plain.doc("Sampling temperature").limit_in("temperature", 0.0.., None::<f64>);
     }
