@@ -25,7 +25,7 @@ use super::{
     failure::AttemptError,
     sse::SseReader,
     transport::{LARGEST_ANSWER, Transport, within},
-    wire::{Answer, Chunk, Parsed, RequestBody, WholeReply},
+    wire::{Answer, Chunk, Completion, RequestBody, WholeReply, whole_answer, write_request},
 };
 
 /// The largest event of a stream, in bytes: the prompt's ids come in one.
@@ -132,17 +132,17 @@ impl Engine {
         call: &ChatCall<'_>,
         stream: bool,
         session: (&HeaderName, &HeaderValue),
-    ) -> Result<Parsed, AttemptError> {
-        let body = RequestBody { call, stream };
-        let answer = if stream { self.streamed(body, session).await? } else { self.whole(body, session).await? };
+    ) -> Result<Completion, AttemptError> {
+        let answer = if stream { self.streamed(call, session).await? } else { self.whole(call, session).await? };
         answer.finish(call.tokens)
     }
 
     async fn whole(
         &self,
-        body: RequestBody<'_>,
+        call: &ChatCall<'_>,
         (name, value): (&HeaderName, &HeaderValue),
     ) -> Result<Answer, AttemptError> {
+        let body = RequestBody { call, stream: false };
         let headers = HeaderMap::from_iter([(name.clone(), value.clone())]);
         let reply: WholeReply = self.client.chat().headers(headers).create_byot(body).await?;
         whole_answer(reply)
@@ -151,10 +151,10 @@ impl Engine {
     /// Streams are read here and not by async-openai, whose streams run ahead of the reader without bound.
     async fn streamed(
         &self,
-        body: RequestBody<'_>,
+        call: &ChatCall<'_>,
         (name, value): (&HeaderName, &HeaderValue),
     ) -> Result<Answer, AttemptError> {
-        let body = serde_json::to_vec(&body).map_err(|error| AttemptError::Request(error.to_string()))?;
+        let body = write_request(call, true).map_err(|error| AttemptError::Request(error.to_string()))?;
         let request = self
             .request(Method::POST, self.address.route("/chat/completions"))
             .header(name, value)
@@ -251,13 +251,6 @@ impl Engine {
 
     fn request(&self, method: Method, url: String) -> reqwest::RequestBuilder {
         self.transport.client().request(method, url).headers(self.address.headers.clone())
-    }
-}
-
-fn whole_answer(reply: WholeReply) -> Result<Answer, AttemptError> {
-    match &reply.error {
-        Some(error) if !error.is_null() => Err(AttemptError::in_band(error)),
-        _ => Answer::from_whole(reply),
     }
 }
 

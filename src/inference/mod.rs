@@ -24,6 +24,7 @@ pub use pool::{Pool, PoolError, Session};
 pub use probe::{ProbeFailure, ServedModel};
 pub use settings::{BreakerSettings, Deadlines, PoolEvent, PoolObserver, PoolSettings, RetrySettings};
 pub use transport::raise_descriptor_limit;
+pub use wire::{Completion, read_completion, write_request};
 
 /// One chat call of a session.
 #[derive(Clone, Copy, Debug)]

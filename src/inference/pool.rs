@@ -23,7 +23,7 @@ use super::{
     failure::AttemptError,
     retry::{self, Attempts},
     transport::{CONNECTING_AT_ONCE, connection_limit},
-    wire::Parsed,
+    wire::Completion,
 };
 use crate::{
     config::{Redactor, Secret},
@@ -149,7 +149,7 @@ impl Session {
         let _slot = self.inner.slots.acquire().await.expect("the pool's semaphore is never closed");
         let attempts = SessionCall { session: self, call, engine: None };
         let success = retry::call(&self.inner.retry, attempts).await?;
-        let Parsed { message, finish_reason, usage, tokens } = success.output;
+        let Completion { message, finish_reason, usage, tokens } = success.output;
         Ok(ChatReply {
             message,
             finish_reason,
@@ -202,13 +202,13 @@ impl SessionCall<'_> {
 }
 
 impl Attempts for SessionCall<'_> {
-    type Output = Parsed;
+    type Output = Completion;
 
     fn choose(&mut self) -> Arc<str> {
         Arc::clone(&self.engine.insert(self.session.engine()).endpoint)
     }
 
-    async fn attempt(&mut self) -> Result<Parsed, AttemptError> {
+    async fn attempt(&mut self) -> Result<Completion, AttemptError> {
         let (inner, engine) = (&self.session.inner, self.engine());
         let _load = Load::on(engine);
         let outcome = engine.chat(self.call, inner.stream, (&inner.session_header, &self.session.header)).await;

@@ -46,12 +46,16 @@ struct Call {
 }
 
 /// A complete answer.
-#[derive(Debug)]
-pub(in crate::inference) struct Parsed {
-    pub(in crate::inference) message: AssistantMessage,
-    pub(in crate::inference) finish_reason: Option<FinishReason>,
-    pub(in crate::inference) usage: Option<Usage>,
-    pub(in crate::inference) tokens: Option<TurnTokens>,
+#[derive(Clone, Debug, PartialEq)]
+pub struct Completion {
+    /// The message.
+    pub message: AssistantMessage,
+    /// Why it ended; `None` for reasons outside the vocabulary.
+    pub finish_reason: Option<FinishReason>,
+    /// Tokens used, as the server reports them.
+    pub usage: Option<Usage>,
+    /// The exact tokens, when wanted and complete.
+    pub tokens: Option<TurnTokens>,
 }
 
 impl Answer {
@@ -97,7 +101,7 @@ impl Answer {
     }
 
     /// The complete answer, with the exact tokens if they are `wanted`.
-    pub(in crate::inference) fn finish(self, wanted: bool) -> Result<Parsed, AttemptError> {
+    pub(in crate::inference) fn finish(self, wanted: bool) -> Result<Completion, AttemptError> {
         let finish_reason = match self.finish_reason.as_deref() {
             Some("stop" | "eos" | "eos_token" | "end_turn" | "stop_sequence") => Some(FinishReason::Stop),
             Some("length" | "max_tokens" | "model_length") => Some(FinishReason::Length),
@@ -128,7 +132,7 @@ impl Answer {
         if empty && !deliberate {
             return Err(AttemptError::malformed("the answer has neither text nor tool calls"));
         }
-        Ok(Parsed { message, finish_reason, usage: self.usage.map(usage), tokens })
+        Ok(Completion { message, finish_reason, usage: self.usage.map(usage), tokens })
     }
 
     fn add(&mut self, message: WireMessage) -> Result<(), AttemptError> {

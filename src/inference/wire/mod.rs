@@ -5,6 +5,41 @@ mod reply;
 mod request;
 mod text;
 
-pub(super) use answer::{Answer, Parsed};
+use serde_json::Error;
+
+use super::{ChatCall, failure::AttemptError};
+use crate::trace::Fault;
+
+pub(super) use answer::Answer;
+pub use answer::Completion;
 pub(super) use reply::{Chunk, WholeReply};
 pub(super) use request::RequestBody;
+
+/// The body of a chat completions request, as it is sent.
+///
+/// # Errors
+/// When a sampling field or a tool cannot be written as JSON, which plain JSON values always can.
+pub fn write_request(call: &ChatCall<'_>, stream: bool) -> Result<Vec<u8>, Error> {
+    serde_json::to_vec(&RequestBody { call, stream })
+}
+
+/// Reads the body of an answer that was not streamed, with the exact tokens if they are wanted.
+///
+/// # Errors
+/// When the body is no answer, or holds a failure.
+pub fn read_completion(body: &[u8], tokens: bool) -> Result<Completion, Fault> {
+    let reply: Result<WholeReply, _> = serde_json::from_slice(body);
+    reply
+        .map_err(|error| AttemptError::malformed(error.to_string()))
+        .and_then(whole_answer)
+        .and_then(|answer| answer.finish(tokens))
+        .map_err(|error| error.fault("the answer", |text| text))
+}
+
+/// The answer of a whole reply, unless that holds a failure.
+pub(super) fn whole_answer(reply: WholeReply) -> Result<Answer, AttemptError> {
+    match &reply.error {
+        Some(error) if !error.is_null() => Err(AttemptError::in_band(error)),
+        _ => Answer::from_whole(reply),
+    }
+}
