@@ -95,6 +95,8 @@ impl Run {
     async fn step(run: Option<Self>) -> Option<(io::Result<Bytes>, Option<Self>)> {
         let mut run = run?;
         if run.cut == Some(run.next) {
+            // What came before must leave first: it does while a body is pending.
+            tokio::task::yield_now().await;
             return Some((Err(io::Error::other("injected cut")), None));
         }
         let piece = run.pieces.get(run.next)?;
