@@ -10,7 +10,7 @@ use futures::stream::{self, StreamExt};
 use super::{
     body::Answer,
     fault::FaultKind,
-    generate::{Choice, Generation},
+    generate::{Choice, Generation, whole_characters},
     route::Model,
     write::{
         FINGERPRINT, Scorer, Start, chat_logprobs, completion_logprobs, json_string, json_string_or_null, number,
@@ -164,7 +164,7 @@ fn split(choice: &Choice, range: Range<usize>) -> Vec<Range<usize>> {
         let most = rest.len().min(LONGEST_PIECE);
         let length = match rest.as_bytes()[..most].iter().position(|byte| *byte == b' ') {
             Some(space) => space + 1,
-            None => rest.floor_char_boundary(most),
+            None => whole_characters(rest, most),
         };
         ranges.push(start..start + length);
         start += length;
