@@ -10,9 +10,12 @@ use crate::sim::{ApiKey, FaultRule, Oracle, Policy, Settings, SimError, Simulato
 
 /// Exit status of a bad value.
 const BAD_USAGE: u8 = 2;
+/// Context window where none is asked for.
+const DEFAULT_WINDOW: usize = 32_768;
 
 /// Serve a simulated model behind an OpenAI-compatible endpoint.
 #[derive(Args, Clone, Debug)]
+#[command(allow_negative_numbers = true)]
 pub(super) struct SimArgs {
     /// Port to listen on; 0 takes any free one.
     #[arg(long, default_value_t = 8000)]
@@ -50,9 +53,9 @@ pub(super) struct SimArgs {
     /// Requests that may wait; more are refused with 503. No limit if not given.
     #[arg(long)]
     pub max_queue: Option<usize>,
-    /// Context window, prompt and completion, in tokens (bytes).
-    #[arg(long, default_value_t = 32_768)]
-    pub max_model_len: usize,
+    /// Context window, prompt and completion, in tokens (bytes); 32768, or what --kv-tokens holds, if not given.
+    #[arg(long)]
+    pub max_model_len: Option<usize>,
     /// Share of requests that go wrong in one way: 429, 500, 503, reset, hang, malformed, cut, slow-headers, wrong-usage,
     /// overflow or empty. Can be given several times.
     #[arg(long = "fault", value_name = "KIND:SHARE[@ROUTE]")]
@@ -152,7 +155,7 @@ fn settings(args: SimArgs) -> Result<Settings, String> {
         kv_tokens: args.kv_tokens,
         max_running: args.max_running,
         max_queue: args.max_queue,
-        max_model_len: args.max_model_len,
+        max_model_len: args.max_model_len.unwrap_or(DEFAULT_WINDOW.min(args.kv_tokens.unwrap_or(DEFAULT_WINDOW))),
         faults: args.faults,
         retry_after: Duration::from_secs(args.retry_after),
         slow_headers: milliseconds("--slow-headers-ms", args.slow_headers_ms)?,
@@ -192,7 +195,8 @@ mod tests {
         let parsed =
             parse("--port 0 --ttft-ms 2.5 --kv-tokens 40000 --fault 429:0.1 --fault cut:0.2@chat").expect("valid");
         assert_eq!(parsed.time_to_first_token, Duration::from_micros(2500));
-        assert_eq!(parsed.kv_tokens, Some(40_000));
+        assert_eq!((parsed.kv_tokens, parsed.max_model_len), (Some(40_000), 32_768));
+        assert_eq!(parse("--kv-tokens 5000").expect("valid").max_model_len, 5_000);
         assert_eq!(parsed.faults.len(), 2);
         assert_eq!(parsed.policy, Policy::Oracle);
         assert_eq!(parse("--policy fixed --text yes").expect("valid").policy, Policy::Fixed("yes".to_owned()));
@@ -204,8 +208,7 @@ mod tests {
             let error = parse(line).err().unwrap_or_else(|| panic!("{line} is refused"));
             assert!(error.contains(expected), "{error}");
         };
-        check("--ttft-ms -1", "ttft-ms");
-        check("--ttft-ms=-1", "--ttft-ms -1 is not a time");
+        check("--ttft-ms -1", "--ttft-ms -1 is not a time");
         check("--fault teapot:1", "unknown fault kind `teapot`");
         check("--policy fixed", "--text");
         check("--policy echo --text x", "only for --policy fixed");

@@ -32,6 +32,8 @@ pub(super) enum Answer {
     },
     /// Everything was sent.
     Done,
+    /// The connection must break, but what was sent so far must leave first: it does while a body is pending.
+    Flush,
     /// The connection must break.
     Break,
 }
@@ -43,12 +45,17 @@ impl Body for Answer {
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         let (sent, next) = match &mut *self {
             Self::Whole(bytes) | Self::Events(bytes) => (std::mem::take(bytes), Self::Done),
-            Self::Broken { bytes, .. } => (std::mem::take(bytes), Self::Break),
+            Self::Broken { bytes, .. } => (std::mem::take(bytes), Self::Flush),
             Self::Pieces(pieces) => {
                 let piece = ready!(pieces.poll_next_unpin(context));
                 return Poll::Ready(piece.map(|piece| piece.map(Frame::data)));
             }
             Self::Done => return Poll::Ready(None),
+            Self::Flush => {
+                *self = Self::Break;
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             Self::Break => return Poll::Ready(Some(Err(io::Error::other("injected cut")))),
         };
         *self = next;

@@ -254,7 +254,7 @@ fn choose(mut text: String, room: usize, sampling: &Sampling<'_>, draw: Hash) ->
         }
         None if text.len() + usize::from(!sampling.ignore_end) > room => {
             let sampled = room.min(text.len());
-            Choice { sampled, visible: text.floor_char_boundary(sampled), finish: "length", ..Choice::bare() }
+            Choice { sampled, visible: whole_characters(&text, sampled), finish: "length", ..Choice::bare() }
         }
         None => {
             let ended = !sampling.ignore_end;
@@ -274,6 +274,11 @@ fn choose(mut text: String, room: usize, sampling: &Sampling<'_>, draw: Hash) ->
     }
     choice.text = text;
     choice
+}
+
+/// The last place at or before `at` where no character is cut.
+pub(super) fn whole_characters(text: &str, at: usize) -> usize {
+    (0..=at).rev().find(|place| text.is_char_boundary(*place)).unwrap_or(0)
 }
 
 impl Choice {

@@ -140,16 +140,20 @@ impl Counters {
             page.sample("request_success_total", &[("finished_reason", reason)], value);
         }
         page.family("admission_rejections_total", "counter", "Requests refused because a queue was full.");
-        page.sample("admission_rejections_total", &[("reason", "max_num_queued_reqs")], read(&self.rejected));
-        page.sample("admission_rejections_total", &[("reason", "max_num_queued_tokens")], 0.0);
+        // The front of the server refuses, not an engine.
+        for (reason, value) in [("max_num_queued_reqs", read(&self.rejected)), ("max_num_queued_tokens", 0.0)] {
+            let model = page.model.clone();
+            page.sample_of("admission_rejections_total", vec![("model_name", &model), ("reason", reason)], value);
+        }
         page.histogram("time_to_first_token_seconds", "Time to the first token.", &self.first_token);
         page.histogram("e2e_request_latency_seconds", "Time from arrival to the last token.", &self.whole_request);
         page.family("cache_config_info", "gauge", "How the key-value cache is laid out.");
         let size = settings.kv_tokens.map_or("None".to_owned(), |tokens| tokens.to_string());
         let blocks = settings.kv_tokens.map_or("None".to_owned(), |tokens| (tokens / BLOCK).to_string());
-        page.sample(
+        page.sample_of(
             "cache_config_info",
-            &[
+            vec![
+                ("engine", "0"),
                 ("block_size", &BLOCK.to_string()),
                 ("enable_prefix_caching", "True"),
                 ("kv_cache_size_tokens", &size),
@@ -171,11 +175,13 @@ impl Page {
         self.line(format_args!("# HELP vllm:{name} {help}\n# TYPE vllm:{name} {kind}\n"));
     }
 
-    /// Labels stand in alphabetical order, as Prometheus clients write them.
     fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
         let model = self.model.clone();
-        let mut all = vec![("engine", "0"), ("model_name", model.as_str())];
-        all.extend_from_slice(labels);
+        self.sample_of(name, [&[("engine", "0"), ("model_name", model.as_str())], labels].concat(), value);
+    }
+
+    /// A sample with these labels only; in alphabetical order, as Prometheus clients write them.
+    fn sample_of(&mut self, name: &str, mut all: Vec<(&str, &str)>, value: f64) {
         all.sort_unstable();
         self.line(format_args!("vllm:{name}{{"));
         for (index, (label, text)) in all.into_iter().enumerate() {

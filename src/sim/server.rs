@@ -1,6 +1,7 @@
 //! The running server: listening, connections, shutting down.
 
 use std::{
+    error::Error,
     io,
     net::SocketAddr,
     pin::Pin,
@@ -26,7 +27,7 @@ use super::{
     Oracle, SimError,
     fault::FaultRule,
     metrics::Stats,
-    route::{Model, handle},
+    route::{Model, Reset, handle},
     settings::Settings,
 };
 
@@ -173,8 +174,8 @@ async fn serve(stream: TcpStream, model: Arc<Model>, stop: CancellationToken) {
         }
     };
     if let Err(error) = ended {
-        // The one error that a handler returns is the injected reset; the others are clients that went away.
-        if error.is_user() {
+        // Injected, unlike clients that went away, and bodies that are cut: of those, what was written shall arrive.
+        if error.source().is_some_and(|source| source.is::<Reset>()) {
             reset.store(true, Ordering::Relaxed);
         }
         tracing::debug!(%error, "connection ended");

@@ -121,7 +121,9 @@ pub enum SettingsError {
     #[error("max model len {0} is too small, give at least 16 tokens")]
     MaxModelLen(usize),
     /// A cache that one full window does not fit in; vLLM refuses to start then, too.
-    #[error("kv tokens {kv_tokens} is less than max model len {max_model_len}: one request could never finish")]
+    #[error(
+        "kv tokens {kv_tokens} is less than max model len {max_model_len}: a request could never finish, raise one or lower the other"
+    )]
     KvTokens {
         /// The cache.
         kv_tokens: usize,

@@ -10,7 +10,7 @@ use futures::stream::{self, StreamExt};
 use super::{
     body::Answer,
     fault::FaultKind,
-    generate::{Choice, Generation},
+    generate::{Choice, Generation, whole_characters},
     route::Model,
     write::{
         FINGERPRINT, Scorer, Start, chat_logprobs, completion_logprobs, json_string, json_string_or_null, number,
@@ -95,6 +95,8 @@ impl Run {
     async fn step(run: Option<Self>) -> Option<(io::Result<Bytes>, Option<Self>)> {
         let mut run = run?;
         if run.cut == Some(run.next) {
+            // What came before must leave first: it does while a body is pending.
+            tokio::task::yield_now().await;
             return Some((Err(io::Error::other("injected cut")), None));
         }
         let piece = run.pieces.get(run.next)?;
@@ -162,7 +164,7 @@ fn split(choice: &Choice, range: Range<usize>) -> Vec<Range<usize>> {
         let most = rest.len().min(LONGEST_PIECE);
         let length = match rest.as_bytes()[..most].iter().position(|byte| *byte == b' ') {
             Some(space) => space + 1,
-            None => rest.floor_char_boundary(most),
+            None => whole_characters(rest, most),
         };
         ranges.push(start..start + length);
         start += length;
