@@ -296,3 +296,52 @@ fn the_ratio_is_that_of_difflib_on_fresh_pairs() {
         assert_eq!(similarity::ratio_lines(a, b), lines, "seed {seed}: {a:?} {b:?}");
     }
 }
+
+/// Pairs on which we differ from math-verify 0.9 (each side given in `$…$`, recorded in `vectors/math_pairs.jsonl`),
+/// and why.
+const MATH_DIFFERENCES: &[(&str, &str, &str)] = &[
+    (r"12\%", r"12", "we hold a percentage to be its hundredth only"),
+    (r"0.3333333333", r"\frac{1}{3}", "exact means exact here; the peer rounds"),
+    (r"\sqrt{2}", r"1.41421356237", "exact means exact here; the peer rounds"),
+    (r"1/7", r"0.142857142857", "exact means exact here; the peer rounds"),
+    (r"\sqrt{3+2\sqrt{2}}", r"1+\sqrt{2}", "nested roots stay as they stand: undecided"),
+    (r"2^{n+1}", r"2\cdot 2^n", "sums in exponents stay as they stand: undecided"),
+    (r"e^{x+y}", r"e^x e^y", "sums in exponents stay as they stand: undecided"),
+    (r"\sin^2 x+\cos^2 x", r"1", "no trigonometric identities: undecided"),
+    (r"\tan x", r"\frac{\sin x}{\cos x}", "no trigonometric identities: undecided"),
+    (r"\sin \frac{\pi}{2}", r"1", "no values of functions but at 0 and 1: undecided"),
+    (r"\cos \pi", r"-1", "no values of functions but at 0 and 1: undecided"),
+    (r"\log_{2} 8", r"3", "no values of functions but at 0 and 1: undecided"),
+    (r"\log_{10} 100", r"2", "no values of functions but at 0 and 1: undecided"),
+    (r"2x=4", r"x=2", "equations may differ by a number that multiplies both sides"),
+    (r"(2+i)(2-i)", r"5", "i is the square root of -1"),
+    (r"i^2", r"-1", "i is the square root of -1"),
+    (r"\frac{1}{i}", r"-i", "i is the square root of -1"),
+    (r"\sqrt{-4}", r"2i", "i is the square root of -1"),
+    (r"6.02\times 10^{23}", r"602000000000000000000000", "decimals are exact"),
+    (r"1e-3", r"0.001", "an exponent is read as one"),
+    (r"\pm 2", r"\{2,-2\}", "two answers must be written as two: undecided"),
+    (r"x\le 3", r"x\leq 3", "inequalities are not read: undecided"),
+    (r"x>3", r"3<x", "inequalities are not read: undecided"),
+];
+
+#[test]
+fn mathematics_agrees_with_the_peer_but_where_named() {
+    use rollhouse::rubric::math::{Equivalence, Reading, equivalent_as};
+    let mut differences = Vec::new();
+    for line in include_str!("vectors/math_pairs.jsonl").lines() {
+        let (left, right, peer): (String, String, bool) = serde_json::from_str(line).unwrap();
+        let ours = equivalent_as(&left, &right, Reading { drop_units: true });
+        if (ours == Equivalence::Equal) != peer {
+            differences.push((left, right, ours));
+        }
+    }
+    let unnamed: Vec<_> = differences
+        .iter()
+        .filter(|(left, right, _)| {
+            !MATH_DIFFERENCES.iter().any(|(a, b, _)| (*a, *b) == (left.as_str(), right.as_str()))
+        })
+        .collect();
+    assert!(unnamed.is_empty(), "{unnamed:#?}");
+    assert_eq!(differences.len(), MATH_DIFFERENCES.len());
+}
