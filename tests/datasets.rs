@@ -1,4 +1,5 @@
 //! Data files of any size: the first task comes at once, memory stays flat, broken files are named.
+#![allow(clippy::disallowed_methods, reason = "tests write the files that they read")]
 
 use std::{
     fs::File,
