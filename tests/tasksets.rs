@@ -1,5 +1,6 @@
 //! What every shipped taskset promises: the same tasks every time, a user and a rubric that work together, full marks for
 //! a perfect player and none for silence.
+#![allow(clippy::disallowed_methods, reason = "tests write the files that they read and ask Python")]
 
 use std::{collections::HashSet, process::Command, sync::Arc};
 

@@ -108,7 +108,7 @@ fn start(filter: &TaskFilter) -> u64 {
 
 fn names_position(filter: &TaskFilter, position: u64) -> bool {
     filter.idx.iter().any(|(start, stop, step)| {
-        position >= *start && position < stop.unwrap_or(u64::MAX) && (position - start) % (*step).max(1) == 0
+        position >= *start && position < stop.unwrap_or(u64::MAX) && (position - start).is_multiple_of((*step).max(1))
     })
 }
 

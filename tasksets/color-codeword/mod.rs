@@ -196,8 +196,10 @@ impl User for Projector {
     }
 }
 
-/// What was expected and found in each turn; `None` where the answer has no well-formed code word.
-fn read(context: ScoreContext<'_>) -> Result<Vec<(String, Result<String, String>)>, Fault> {
+/// The expected word of a turn, and the one found or why there is none.
+type ReadTurn = (String, Result<String, String>);
+
+fn read(context: ScoreContext<'_>) -> Result<Vec<ReadTurn>, Fault> {
     let replies = replies(context.trace);
     let answers = super::texts(context.task, "answers")?;
     let found = |turn: usize| match replies.get(turn) {

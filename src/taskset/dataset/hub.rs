@@ -193,6 +193,7 @@ fn in_split(file: &Path, dataset: &HubDataset) -> bool {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "tests write the cache that they read")]
 mod tests {
     use super::*;
 

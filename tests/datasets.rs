@@ -1,0 +1,116 @@
+//! Data files of any size: the first task comes at once, memory stays flat, broken files are named.
+#![allow(clippy::disallowed_methods, reason = "tests write the files that they read")]
+
+use std::{
+    fs::File,
+    io::{BufWriter, Write},
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures::{StreamExt, TryStreamExt};
+use rollhouse::{
+    config::{Document, Layer, Reader, Select},
+    taskset::{Task, Taskset, TasksetSize, select},
+    tasksets::find,
+};
+use serde_json::json;
+
+fn gsm8k(path: &Path) -> Arc<dyn Taskset> {
+    let layer = Layer::from_json("arguments", &json!({"path": path.to_str().unwrap()}).to_string()).unwrap();
+    let mut reader = Reader::new(Document::new([layer]));
+    (find("gsm8k").unwrap().open)(&mut reader.root()).unwrap()
+}
+
+fn write_rows(path: &Path, count: u64) {
+    let mut file = BufWriter::new(File::create(path).unwrap());
+    for row in 0..count {
+        let question = format!("How much is {row} and one? {}", "Think it over. ".repeat(12));
+        serde_json::to_writer(&mut file, &json!({"question": question, "answer": format!("#### {}", row + 1)}))
+            .unwrap();
+        file.write_all(b"\n").unwrap();
+    }
+}
+
+/// Most memory this process has had, in MiB.
+fn peak_memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").trim().parse::<u64>().unwrap() / 1024
+}
+
+#[tokio::test]
+async fn the_first_task_of_a_large_file_comes_at_once_and_memory_stays_flat() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("large.jsonl");
+    write_rows(&path, 100_000);
+    let before = peak_memory();
+
+    let begun = Instant::now();
+    let taskset = gsm8k(&path);
+    assert_eq!(taskset.size(), TasksetSize::Unknown);
+    let one = Select { limit: Some(1), ..Select::default() };
+    let tasks: Vec<Task> = select(&*taskset, &one).unwrap().try_collect().await.unwrap();
+    assert_eq!(tasks[0].data.text("answer"), Some("1"));
+    assert!(begun.elapsed() < Duration::from_millis(500), "{:?}", begun.elapsed());
+
+    let passed = taskset.tasks().take(30_000).try_fold(0_u64, |count, _| async move { Ok(count + 1) }).await;
+    assert_eq!(passed, Ok(30_000));
+    let grown = peak_memory() - before;
+    assert!(grown < 10, "{grown} MiB for a file of 24 MiB");
+}
+
+#[tokio::test]
+async fn a_stream_that_is_dropped_midway_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.jsonl");
+    write_rows(&path, 1000);
+    let taskset = gsm8k(&path);
+    for taken in [1, 2, 300] {
+        let tasks: Vec<_> = taskset.tasks().take(taken).collect().await;
+        assert!(tasks.len() == taken && tasks.iter().all(Result::is_ok));
+    }
+}
+
+#[cfg(not(feature = "parquet"))]
+#[tokio::test]
+async fn without_the_feature_parquet_is_refused_by_name() {
+    let error = gsm8k(Path::new("tests/vectors/gsm8k.parquet")).tasks().next().await.unwrap().unwrap_err();
+    assert!(error.to_string().contains("build with `--features parquet`"), "{error}");
+}
+
+#[cfg(feature = "parquet")]
+#[tokio::test]
+async fn parquet_rows_are_read_over_row_groups() {
+    let vector = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/gsm8k.parquet");
+    let tasks: Vec<Task> = gsm8k(&vector).tasks().try_collect().await.unwrap();
+    let read: Vec<_> = tasks.iter().map(|task| (task.data.id.as_deref(), task.data.text("answer"))).collect();
+    let expected = ["0", "2", "4", "6", "8", "10", "12"].map(Some);
+    let ids = ["0", "1", "2", "3", "4", "5", "6"].map(Some);
+    assert_eq!(read, ids.into_iter().zip(expected).collect::<Vec<_>>());
+    assert!(tasks[3].data.opening()[1].text().contains("What is 3 + 3? 🙂"));
+
+    let rows: Vec<_> = rollhouse::taskset::dataset::parquet::open(&vector).unwrap().map(Result::unwrap).collect();
+    assert_eq!(rows[2].values["tags"], json!(["sum", "2"]));
+    assert_eq!(rows[3].values["tags"], json!(null));
+    assert_eq!(rows[3].values["level"], json!(1.5));
+}
+
+#[cfg(feature = "parquet")]
+#[tokio::test]
+async fn a_broken_parquet_file_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("broken.parquet");
+    let whole = std::fs::read("tests/vectors/gsm8k.parquet").unwrap();
+    let error = async || match gsm8k(&path).tasks().try_collect::<Vec<_>>().await {
+        Ok(_) => "no error".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    std::fs::write(&path, &whole[..whole.len() - 20]).unwrap();
+    assert!(error().await.starts_with(&format!("cannot read {}: ", path.display())), "{}", error().await);
+    let mut spoiled = whole.clone();
+    spoiled[8..200].fill(0xff);
+    std::fs::write(&path, spoiled).unwrap();
+    assert!(error().await.contains("broken.parquet:1: "), "{}", error().await);
+}
