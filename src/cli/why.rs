@@ -10,7 +10,7 @@ use crate::report;
 
 /// What to explain.
 #[derive(Debug, clap::Args)]
-pub struct WhyArgs {
+pub(super) struct WhyArgs {
     /// The run: its folder, or its name below the output folder.
     pub run: String,
 
@@ -27,7 +27,7 @@ pub struct WhyArgs {
 ///
 /// # Errors
 /// There is no such run or rollout, or the run cannot be read.
-pub fn run(args: WhyArgs) -> Result<ExitCode, Failure> {
+pub(super) fn run(args: WhyArgs) -> Result<ExitCode, Failure> {
     let run = report::find_run(&args.run, &args.output_dir).map_err(Failure::usage)?;
     let mut text = Vec::new();
     report::explain(&run, &args.rollout, &mut text).map_err(|error| match error {
