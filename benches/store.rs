@@ -1,6 +1,7 @@
 //! How fast episodes are journalled, and how fast a journal is indexed for resume or summarised.
 //!
 //! `ROLLHOUSE_BENCH_ROWS` sets the length of the journal that is read; 200000 rows are about 1 GB.
+#![allow(clippy::disallowed_methods, reason = "benchmarks prepare files of their own")]
 
 use std::{
     fs::{self, File},

@@ -1,4 +1,5 @@
 //! What the store promises: a finished rollout is never lost, torn or counted twice, and one run has one writer.
+#![allow(clippy::disallowed_methods, reason = "tests prepare files of their own")]
 
 use std::{
     collections::BTreeMap,

@@ -1,4 +1,5 @@
 //! What a summary promises: unbiased numbers over what was scored, counts that add up, the same after any resume.
+#![allow(clippy::disallowed_methods, reason = "tests prepare files of their own")]
 
 use std::{fs, path::Path};
 
