@@ -1,4 +1,5 @@
 //! The inference client against servers that behave, misbehave and break, all on loopback.
+#![allow(clippy::disallowed_methods, reason = "the servers that break are the test's own")]
 
 mod support;
 

@@ -85,6 +85,7 @@ impl Transport {
     ) -> Result<Self, reqwest::Error> {
         // Fails only when a provider is installed already, which is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
+        #[expect(clippy::disallowed_methods, reason = "this is the room that opens HTTP connections")]
         let mut builder = reqwest::Client::builder()
             .connect_timeout(deadlines.connect)
             .pool_max_idle_per_host(connections)
