@@ -11,8 +11,13 @@
 //!
 //! **Tokens.** One token a byte; see [`Tokenizer`] for ids and framing.
 //!
-//! **Left out** of vLLM's surface: prompt embeddings, beam search, structured output other than forced tool calls, LoRA,
-//! and the routes for weights and pausing. Fields that it always sends are all there, null where it sends null.
+//! **Faults** fall on an attempt by the seed, the route, the bytes of the body, and how often these came before: a caller
+//! that tries again draws again, and a second run with the same bodies draws the same.
+//!
+//! **Left out** of vLLM's surface: prompt embeddings, beam search, several prompts in one completion, `echo`,
+//! `stop_token_ids`, `min_tokens`, structured output other than forced tool calls, LoRA, and the routes for weights and
+//! pausing. Sampling fields such as `temperature` are accepted and change nothing. Fields that vLLM always sends are all
+//! there, null where it sends null; `/metrics` has its families that a client of it reads, not all of them.
 
 mod answer;
 mod body;
