@@ -28,7 +28,8 @@ fn main() {
                 let client = client.clone();
                 let url = url.clone();
                 async move {
-                    let text = format!("a short line of text number {number} that is long enough to be worth turning around");
+                    let text =
+                        format!("a short line of text number {number} that is long enough to be worth turning around");
                     let body = serde_json::json!({
                         "model": "sim",
                         "messages": [{"role": "user", "content": text}],

@@ -2,6 +2,7 @@
 //!
 //! Requests are written as bytes over keep-alive connections, so that the client's share is small; `cpu` lines give the
 //! processor time of the whole process (server and this client) per request.
+#![allow(clippy::disallowed_methods, reason = "a measuring program is a client of its own")]
 
 use std::{
     io::{Read, Write},

@@ -1,4 +1,5 @@
 //! Traces against the real verifiers: our lines load there and theirs here, figures, graphs and hashes agree.
+#![allow(clippy::disallowed_methods, reason = "tests prepare files and processes of their own")]
 
 #[path = "trace_replay/generate.rs"]
 mod generate;

@@ -1,4 +1,5 @@
 //! The simulated endpoint over real sockets: shapes as a real vLLM gives them, and behaviour that tests can rely on.
+#![allow(clippy::disallowed_methods, reason = "tests are clients of their own")]
 
 use std::{
     collections::{BTreeMap, BTreeSet},

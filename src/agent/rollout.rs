@@ -111,6 +111,7 @@ impl Rollout {
             self.trace.timing.scoring.finish();
         }
         self.trace.ok = self.trace.errors.is_empty();
+        self.trace.graph.shrink_to_fit();
         self.trace
     }
 

@@ -11,12 +11,16 @@ use crate::{
     sim::{Oracle, Policy, Settings, Simulator},
     store::Event,
     taskset::Taskset,
+    telemetry::raise_descriptor_limit,
     trace::Message,
 };
 
 /// Share of the simulated model's answers that are wrong when nobody says otherwise: enough that a first run shows
 /// what a summary of a real one looks like.
 const SIMULATED_ERROR_RATE: f64 = 0.3;
+
+/// Descriptors that are not connections.
+const RESERVED_DESCRIPTORS: usize = 512;
 
 /// Where a run's model calls go.
 pub(super) struct Endpoint {
@@ -35,19 +39,24 @@ impl Endpoint {
         taskset: &Arc<dyn Taskset>,
         events: mpsc::Sender<Event>,
     ) -> Result<Self, Failure> {
-        let (settings, label, simulator) = match &config.client {
-            Some(client) => {
-                let settings = PoolSettings::from_config(client).map_err(Failure::usage)?;
-                (settings, client.base_urls.join(", "), None)
-            }
+        let (settings, simulator) = match &config.client {
+            Some(client) => (PoolSettings::from_config(client).map_err(Failure::usage)?, None),
             None => {
                 let simulator = simulate(config, taskset).await?;
-                (PoolSettings::new([simulator.base_url()]), "the simulator".to_owned(), Some(simulator))
+                let mut settings = PoolSettings::new([simulator.base_url()]);
+                // Both ends of a connection are open files of this process.
+                let descriptors = raise_descriptor_limit().and_then(|limit| usize::try_from(limit).ok());
+                settings.max_connections = descriptors.map(|limit| limit.saturating_sub(RESERVED_DESCRIPTORS) / 2);
+                (settings, Some(simulator))
             }
         };
         let secrets = settings.key.iter().chain(settings.secret_headers.values()).cloned().collect();
         let pool = Pool::new(settings, Some(observer(events))).map_err(Failure::usage)?;
         pool.check_model(&config.model).await.map_err(Failure::failed)?;
+        let label = match simulator {
+            Some(_) => "the simulator".to_owned(),
+            None => pool.endpoints().join(", "),
+        };
         Ok(Self { pool, label, simulator, secrets })
     }
 

@@ -25,7 +25,7 @@ use crate::{
     harness::Null,
     report::{self, Progress},
     store::{Event, Opening, Redact, RunDir, RunState, STATE_VERSION, resolved_config_of},
-    taskset::{Taskset, TasksetError, select},
+    taskset::{Instructed, Taskset, TasksetError, select},
     tasksets, telemetry,
 };
 
@@ -61,6 +61,10 @@ pub(super) fn run(words: &[String]) -> Result<ExitCode, Failure> {
         Some(Err(error)) => return Err(Failure::usage(error)),
         None => return Err(Failure::usage(anyhow::anyhow!("no taskset given"))),
     };
+    let taskset = match &config.system_prompt {
+        Some(file) => instructed(taskset, file)?,
+        None => taskset,
+    };
     for warning in &resolved.warnings {
         output::note(&format!("warning: {warning}"));
     }
@@ -79,6 +83,14 @@ pub(super) fn run(words: &[String]) -> Result<ExitCode, Failure> {
     // A blocking read that hangs must not hold the program.
     runtime.shutdown_background();
     code
+}
+
+/// The taskset under the system prompt of a file.
+fn instructed(taskset: Arc<dyn Taskset>, file: &Path) -> Result<Arc<dyn Taskset>, Failure> {
+    let text = std::fs::read_to_string(file).map_err(|error| {
+        Failure::usage(anyhow::anyhow!("env.taskset.system_prompt: cannot read `{}`: {error}", file.display()))
+    })?;
+    Ok(Arc::new(Instructed::new(taskset, &text)))
 }
 
 /// The resolved config of the run in a directory.

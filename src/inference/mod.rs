@@ -23,7 +23,6 @@ use crate::trace::{AssistantMessage, Fault, FinishReason, Message, TimeSpan, Too
 pub use pool::{Pool, PoolError, Session};
 pub use probe::{ProbeFailure, ServedModel};
 pub use settings::{BreakerSettings, Deadlines, PoolEvent, PoolObserver, PoolSettings, RetrySettings};
-pub use transport::raise_descriptor_limit;
 pub use wire::{Completion, read_completion, write_request};
 
 /// One chat call of a session.

@@ -12,7 +12,6 @@ use std::{
 
 use async_openai::middleware::HttpRequestFactory;
 use futures::{StreamExt, stream};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use reqwest::{Request, Response, Url};
 use tokio::time::timeout;
 use tower::limit::GlobalConcurrencyLimitLayer;
@@ -22,6 +21,7 @@ use super::{
     failure::{AttemptError, BodyFault, BodyFaultKind, ErrorBody},
     retry,
 };
+use crate::telemetry::raise_descriptor_limit;
 
 /// New connections at the same time, so that a burst of sessions does not overflow a listen queue (4,096 on Linux,
 /// 1,024 in many servers).
@@ -37,16 +37,6 @@ pub(super) const LARGEST_ANSWER: usize = 256 << 20;
 const LARGEST_ERROR: usize = 64 << 10;
 /// How long the rest of an error body may take.
 const ERROR_BODY: Duration = Duration::from_secs(10);
-
-/// Raises the process's limit of open files to the most it may have and returns it; `None` where there is no limit or
-/// it cannot be read.
-pub fn raise_descriptor_limit() -> Option<u64> {
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
-    if soft < hard && setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok() {
-        return Some(hard);
-    }
-    Some(soft)
-}
 
 /// How many connections may be open: what is wanted, within the descriptor limit.
 pub(super) fn connection_limit(wanted: Option<usize>) -> usize {

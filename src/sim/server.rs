@@ -15,7 +15,6 @@ use std::{
 
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpSocket, TcpStream},
@@ -30,6 +29,7 @@ use super::{
     route::{Model, Reset, handle},
     settings::Settings,
 };
+use crate::telemetry::raise_descriptor_limit;
 
 /// Connections that may wait to be accepted; a burst of thousands must not be refused by the kernel.
 const BACKLOG: u32 = 4096;
@@ -56,7 +56,8 @@ impl Simulator {
     /// A setting out of bounds, or an address that cannot be listened on.
     pub async fn start(settings: Settings, oracle: Option<Arc<dyn Oracle>>) -> Result<Self, SimError> {
         settings.validate()?;
-        raise_file_limit();
+        // Each connection is an open file; the soft limit is often 1,024.
+        raise_descriptor_limit();
         let asked = SocketAddr::new(settings.host, settings.port);
         let listener = listen(asked).map_err(|source| SimError::Listen { address: asked, source })?;
         let address = listener.local_addr().map_err(|source| SimError::Listen { address: asked, source })?;
@@ -118,20 +119,12 @@ impl Drop for Simulator {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "this is a server room, with a backlog of its own")]
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
-}
-
-/// Each connection is an open file; the soft limit is often 1,024.
-fn raise_file_limit() {
-    let raised = getrlimit(Resource::RLIMIT_NOFILE)
-        .and_then(|(soft, hard)| if soft < hard { setrlimit(Resource::RLIMIT_NOFILE, hard, hard) } else { Ok(()) });
-    if let Err(error) = raised {
-        tracing::warn!(%error, "could not raise the limit of open files");
-    }
 }
 
 async fn accept(listener: TcpListener, model: Arc<Model>, stop: CancellationToken, tasks: TaskTracker) {

@@ -4,6 +4,7 @@
 //! list, describe or open one. What leaves is a [`TaskStream`], most often through [`select`].
 
 pub mod dataset;
+mod instructed;
 mod random;
 mod registry;
 mod sample;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 
 use futures::{StreamExt, future::BoxFuture, stream, stream::BoxStream};
 
+pub use instructed::Instructed;
 pub use random::PythonRandom;
 pub use registry::{Key, Shipped, find_in};
 pub use sample::{planned, select};

@@ -65,8 +65,9 @@ pub fn subscriber(
 ) -> Result<impl Subscriber + Send + Sync + 'static, LoggingError> {
     let directives = match filter.filter(|filter| !filter.trim().is_empty()) {
         Some(filter) => filter,
-        None if verbose => "info,rollhouse=debug",
-        None => "warn,rollhouse=info",
+        // async-openai logs whole answers that it cannot parse.
+        None if verbose => "info,rollhouse=debug,async_openai=off",
+        None => "warn,rollhouse=info,async_openai=off",
     };
     let filter = EnvFilter::builder().parse(directives)?;
     let writer = RedactingWriter { sink: Arc::new(Mutex::new(sink)), redactor };

@@ -1,6 +1,9 @@
-//! Names of metrics and environment variables, and logging.
+//! What a process tells of itself and may use: names of metrics and environment variables, logging, the limit of open
+//! files.
 
+mod descriptors;
 mod logging;
 pub mod names;
 
+pub use descriptors::raise_descriptor_limit;
 pub use logging::{LogSink, LoggingError, start_logging, subscriber};

@@ -1,4 +1,10 @@
 //! A tiny HTTP server on loopback that follows a script byte by byte, faults included.
+#![allow(
+    unreachable_pub,
+    dead_code,
+    clippy::disallowed_methods,
+    reason = "each test file uses a part of it; tests run servers of their own"
+)]
 
 use std::{
     net::SocketAddr,

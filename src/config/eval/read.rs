@@ -61,7 +61,7 @@ impl EvalConfig {
         }
 
         let mut env = root.child("env");
-        let id = read_taskset(&mut env, &mut taskset);
+        let (id, system_prompt) = read_taskset(&mut env, &mut taskset);
         read_env_id(&mut env);
         let mut timeout = env.child("timeout");
         let episode_deadline = timeout.doc("Seconds for a whole episode, teardown included").duration("episode", None);
@@ -85,6 +85,7 @@ impl EvalConfig {
         }
         Self {
             taskset: id,
+            system_prompt,
             model: model.unwrap_or_else(|| SIMULATED_MODEL.to_owned()),
             client,
             sampling,
@@ -201,16 +202,14 @@ fn read_rich(root: &mut Section<'_>) {
     }
 }
 
-fn read_taskset(env: &mut Section<'_>, taskset: &mut impl FnMut(&str, &mut Section<'_>)) -> String {
+fn read_taskset(env: &mut Section<'_>, taskset: &mut impl FnMut(&str, &mut Section<'_>)) -> (String, Option<PathBuf>) {
     let mut block = env.child("taskset");
     let id: String = block.doc("Taskset; the first argument is short for it").get("id").unwrap_or_default();
     if id.is_empty() {
         block.fault_hint("id", "missing", "name a taskset as the first argument or with `env.taskset.id`");
     }
-    let prompt = block.doc("File with another system prompt; not supported yet").get::<PathBuf>("system_prompt");
-    if prompt.is_some() {
-        block.fault("system_prompt", "not supported yet: rollhouse takes the taskset's own system prompt");
-    }
+    let system_prompt =
+        block.doc("File whose text takes the place of every task's system prompt").get::<PathBuf>("system_prompt");
     let mut task = block.child("task");
     for (key, default) in [("judges", json!([])), ("stops", json!({})), ("metrics", json!({})), ("rewards", json!({}))]
     {
@@ -230,7 +229,7 @@ fn read_taskset(env: &mut Section<'_>, taskset: &mut impl FnMut(&str, &mut Secti
         // Its keys cannot be judged before it has a name.
         block.accept_rest();
     }
-    plain
+    (plain, system_prompt)
 }
 
 /// `owner/name@version` without owner and version, in kebab case.

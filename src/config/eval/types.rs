@@ -9,6 +9,8 @@ use serde_json::{Map, Value};
 pub struct EvalConfig {
     /// Taskset id, owner and version stripped.
     pub taskset: String,
+    /// File whose text takes the place of every task's system prompt.
+    pub system_prompt: Option<PathBuf>,
     /// Model name sent to the endpoint.
     pub model: String,
     /// The endpoint; `None` starts the simulator in process.
