@@ -17,7 +17,7 @@ pub fn seat(agent: &Value, model: &str, client: &Value, sampling: &Value) -> ser
         _ => Map::new(),
     };
     config.insert("model".to_owned(), model.into());
-    config.insert("client".to_owned(), without_nulls(client));
+    config.insert("client".to_owned(), peer_client(client));
     config.insert("sampling".to_owned(), sampling.clone());
     Ok(AgentInfo {
         config: raw(&Value::Object(config))?,
@@ -25,6 +25,24 @@ pub fn seat(agent: &Value, model: &str, client: &Value, sampling: &Value) -> ser
         name: "agent".to_owned(),
         trainable: true,
     })
+}
+
+/// A client block as verifiers 0.4.0 reads it, which refuses keys that it does not know; of several base URLs, the first.
+fn peer_client(client: &Value) -> Value {
+    let mut kept = Map::new();
+    for key in ["type", "base_url", "api_key_var", "headers", "headers_from_env"] {
+        let value = match client.get(key) {
+            Some(Value::Array(urls)) => urls.first(),
+            value => value,
+        };
+        kept.extend(value.filter(|value| !value.is_null()).map(|value| (key.to_owned(), value.clone())));
+    }
+    let timeout = ["connect", "read"].into_iter().filter_map(|key| {
+        let value = client.get("timeout")?.get(key)?;
+        (!value.is_null()).then(|| (key.to_owned(), value.clone()))
+    });
+    kept.insert("timeout".to_owned(), timeout.collect());
+    Value::Object(kept)
 }
 
 fn raw(value: &Value) -> serde_json::Result<Arc<RawValue>> {
@@ -49,7 +67,7 @@ mod tests {
     #[test]
     fn nulls_go_but_for_those_of_sampling() {
         let agent = json!({ "harness": { "id": "null", "disabled_tools": null }, "model": null, "max_turns": null });
-        let client = json!({ "base_url": "http://x/v1", "timeout": { "connect": 30.0, "read": null } });
+        let client = json!({ "base_url": "http://x/v1", "timeout": { "connect": 30.0, "read": null, "idle": 3.0 } });
         let info = seat(&agent, "m", &client, &json!({ "temperature": null })).unwrap();
         let config: Value = serde_json::from_str(info.config.get()).unwrap();
         assert_eq!(

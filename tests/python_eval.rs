@@ -1,0 +1,66 @@
+//! A run of ours loads in the real verifiers, and both derive the same figures.
+#![allow(clippy::disallowed_methods, reason = "tests ask the peer in a process of its own")]
+
+mod program;
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use program::{Folder, Simulator};
+use serde_json::Value;
+
+#[test]
+fn verifiers_loads_our_runs_and_derives_the_same_figures() {
+    let simulator = Simulator::start(&["--error-rate", "0.4", "--max-model-len", "4096"]);
+    for (taskset, flags) in [
+        ("reverse-text", &["--client.timeout.read", "60"][..]),
+        ("alphabet-sort", &["--max-turns", "2", "--sampling.top-k", "5"]),
+        ("wordle", &["--env.agent.retries.max-retries", "1"]),
+        ("color-codeword", &["-t", "12"]),
+    ] {
+        let folder = Folder::new();
+        let mut arguments = vec!["eval", taskset, "-m", "sim", "-b", &simulator.base_url, "-n", "6", "-r", "2", "--json"];
+        arguments.extend(flags);
+        let results = folder.run(&arguments).expect(0).json();
+        same(taskset, &results, &peer(&folder.only_run()));
+    }
+    let folder = Folder::new();
+    let results = folder.run(&["eval", "alphabet-sort", "-n", "6", "-r", "2", "--json"]).expect(0).json();
+    same("simulated in process", &results, &peer(&folder.only_run()));
+}
+
+#[track_caller]
+fn same(what: &str, ours: &Value, theirs: &Value) {
+    let near = |left: &Value, right: &Value| match (left.as_f64(), right.as_f64()) {
+        (Some(left), Some(right)) => (left - right).abs() < 1e-9,
+        _ => false,
+    };
+    assert_eq!(ours["rollouts"], theirs["episodes"], "{what}");
+    assert_eq!(ours["scored"], theirs["ok"], "{what}");
+    for (ours, theirs) in [
+        (&ours["reward"]["mean"], &theirs["reward"]),
+        (&ours["turns"]["mean"], &theirs["turns"]),
+        (&ours["truncated"], &theirs["truncated"]),
+        (&ours["usage"]["input_tokens"], &theirs["input_tokens"]),
+        (&ours["usage"]["output_tokens"], &theirs["output_tokens"]),
+    ] {
+        assert!(near(ours, theirs), "{what}: {ours} here, {theirs} there");
+    }
+    for kind in ["rewards", "metrics"] {
+        for (name, value) in theirs[kind].as_object().unwrap() {
+            assert!(near(&ours[kind][name]["mean"], value), "{what}: {kind}.{name}: {} here, {value} there", ours[kind][name]);
+        }
+    }
+    assert_eq!(theirs["client"], "eval");
+}
+
+fn peer(run: &Path) -> Value {
+    let python = std::env::var("ROLLHOUSE_TEST_PYTHON")
+        .expect("ROLLHOUSE_TEST_PYTHON names no interpreter with verifiers: run the tests with `tests/run`");
+    let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/python/eval_peer.py");
+    let output = Command::new(python).arg(script).arg(run).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
