@@ -20,7 +20,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("envs", &["trace", "config", "rubric", "taskset", "agent"]),
     ("tasksets", &["trace", "config", "rubric", "taskset", "agent"]),
     ("eval", &["trace", "config", "telemetry", "store", "inference", "taskset", "agent", "envs"]),
-    ("report", &["trace", "config", "store"]),
+    ("report", &["trace", "config", "telemetry", "store"]),
     ("sim", &["trace", "config", "telemetry"]),
 ];
 

@@ -2,6 +2,7 @@
 //!
 //! Everything is written to a writer that the caller passes in, and is readable without colour and without a terminal.
 
+mod counters;
 mod number;
 mod progress;
 mod summary;

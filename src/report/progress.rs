@@ -12,7 +12,10 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval_at},
 };
 
-use super::number::{count, excerpt, rate, seconds};
+use super::{
+    counters,
+    number::{count, excerpt, rate, seconds},
+};
 use crate::{
     store::Event,
     trace::{FaultClass, Outcome},
@@ -68,7 +71,7 @@ impl<W: Write> Progress<W> {
         Self { style, out }
     }
 
-    /// Shows a run until its events end. A failure to write ends the display, never the run: events are read to the end.
+    /// Shows a run, and counts it in metrics, until its events end. A failure to write ends the display, never the run: events are read to the end.
     pub async fn follow(self, mut events: mpsc::Receiver<Event>) {
         let every = if self.style == ProgressStyle::Live { FRAME_EVERY } else { LINE_EVERY };
         let mut view = View::new(self.style, self.out);
@@ -80,7 +83,10 @@ impl<W: Write> Progress<W> {
             let shown = tokio::select! {
                 biased;
                 event = events.recv() => match event {
-                    Some(event) => view.event(&event, &mut tally),
+                    Some(event) => {
+                        counters::count(&event);
+                        view.event(&event, &mut tally)
+                    }
                     None => break,
                 },
                 _ = ticks.tick() => view.tick(&mut tally),

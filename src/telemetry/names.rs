@@ -14,20 +14,16 @@ pub mod env {
 
 /// Metrics. Counters end in `_total`, durations are in seconds.
 pub mod metric {
-    /// Counter, label `outcome` (`scored`, `failed`, `not_run`): rollouts that ended.
-    pub const ROLLOUTS: &str = "rollhouse_rollouts_total";
+    /// Counter, label `outcome` (`scored`, or the class of the failure): episodes that ended.
+    pub const EPISODES: &str = "rollhouse_episodes_total";
     /// Gauge: episodes in flight.
     pub const EPISODES_IN_FLIGHT: &str = "rollhouse_episodes_in_flight";
     /// Histogram: seconds of one episode, teardown included.
     pub const EPISODE_SECONDS: &str = "rollhouse_episode_seconds";
-    /// Counter, label `status` (HTTP status or `transport`): attempts of model calls.
-    pub const MODEL_ATTEMPTS: &str = "rollhouse_model_attempts_total";
-    /// Counter, label `reason` (error class): model calls that were tried again.
-    pub const MODEL_RETRIES: &str = "rollhouse_model_retries_total";
-    /// Histogram: seconds of one model call over all its attempts.
-    pub const MODEL_CALL_SECONDS: &str = "rollhouse_model_call_seconds";
-    /// Gauge, label `endpoint` (base URL): model calls in flight.
-    pub const MODEL_CALLS_IN_FLIGHT: &str = "rollhouse_model_calls_in_flight";
+    /// Counter, label `endpoint` (base URL): model calls that were tried again.
+    pub const RETRIES: &str = "rollhouse_retries_total";
+    /// Counter: model turns.
+    pub const TURNS: &str = "rollhouse_turns_total";
     /// Counter, label `kind` (`input`, `output`): tokens as the endpoint counts them.
     pub const TOKENS: &str = "rollhouse_tokens_total";
 }
