@@ -5,23 +5,12 @@ use std::sync::LazyLock;
 use regex::Regex;
 
 use super::{
-    hash::Hash,
-    request::{OfferedTool, push_call},
-    route::Model,
-    schema,
-    settings::Policy,
+    hash::Hash, model::Model, request::OfferedTool, schema, settings::Policy, template::push_call, words::words,
 };
 use crate::trace::Message;
 
 /// Said where the oracle has no answer.
 pub(super) const UNKNOWN: &str = "I am a simulated model and do not know an answer to this.";
-
-const WORDS: [&str; 48] = [
-    "amber", "and", "anchor", "basin", "birch", "bright", "canal", "cedar", "cloud", "copper", "dawn", "delta",
-    "ember", "fern", "field", "flint", "garnet", "glade", "harbor", "hazel", "in", "iron", "ivy", "juniper", "lantern",
-    "ledge", "maple", "meadow", "mist", "north", "oak", "of", "opal", "pebble", "pine", "quartz", "reed", "ridge",
-    "river", "slate", "spruce", "stone", "the", "tide", "under", "valley", "willow", "with",
-];
 
 /// What all choices of one request are drawn from.
 pub(super) enum Source {
@@ -55,18 +44,6 @@ impl Source {
             Self::Words => words(8 + draw.number(3).below(56), draw.number(4)),
         }
     }
-}
-
-/// `count` words in one line.
-pub(super) fn words(count: usize, draw: Hash) -> String {
-    let mut text = String::with_capacity(count * 6);
-    for index in 0..count {
-        if index > 0 {
-            text.push(' ');
-        }
-        text.push_str(WORDS[draw.number(index as u64).below(WORDS.len())]);
-    }
-    text
 }
 
 /// A call of a tool with arguments that its schema allows.

@@ -2,45 +2,27 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use super::{
     answer::{Source, call},
-    generate::{Choice, Generation, Sampling, ToolReading, generate},
+    generate::{Choice, Sampling, ToolReading, generate},
     hash::Hash,
+    json::{comma, json_string, json_string_or_null, number, numbers, raw},
+    model::{Model, unix_seconds},
     refusal::Refusal,
-    request::{ChatRequest, OfferedTool, ToolChoice, check, conversation, parse, render},
-    route::{Call, Model, Reply, unix_seconds},
+    reply::{Call, Prepared, id},
+    request::{ChatRequest, OfferedTool, ToolChoice, check, conversation, parse},
     settings::Policy,
-    stream::{Dialect, Streamed, answer as streamed_answer},
+    stream::{Dialect, Streamed},
+    template::render,
     token::Outline,
-    write::{
-        FINGERPRINT, Scorer, Start, chat_logprobs, comma, json_string, json_string_or_null, number, numbers, opening,
-        prompt_logprobs, raw, usage,
-    },
+    write::{FINGERPRINT, Scorer, Start, chat_logprobs, opening, prompt_logprobs, usage},
 };
 
 /// The template's last token before an answer: a newline.
 const LAST_OF_PROMPT: u32 = b'\n' as u32;
 
-/// Answers one chat request.
-pub(super) async fn answer(model: &Arc<Model>, body: Bytes, call: Call<'_>) -> Result<Reply, Refusal> {
-    // All that is borrowed from the body ends before the wait: thousands of requests may be waiting.
-    let (json, mut generation) = match prepare(model, &body, &call)? {
-        Prepared::Streamed(streamed) => return Ok(Reply::Events(streamed_answer(streamed))),
-        Prepared::Whole(json, generation) => (json, generation),
-    };
-    drop(body);
-    generation.finish(model).await;
-    Ok(Reply::Json(json.into()))
-}
-
-enum Prepared {
-    Whole(Vec<u8>, Generation),
-    Streamed(Streamed),
-}
-
-fn prepare(model: &Arc<Model>, body: &[u8], call: &Call<'_>) -> Result<Prepared, Refusal> {
+/// Reads a chat request and draws its answer.
+pub(super) fn prepare(model: &Arc<Model>, body: &[u8], call: &Call<'_>) -> Result<Prepared, Refusal> {
     let request: ChatRequest<'_> = parse(body)?;
     check(&request.messages)?;
     let logprobs = request.logprobs.unwrap_or(false).then(|| request.top_logprobs.unwrap_or(0));
@@ -176,14 +158,6 @@ fn tool_calls(out: &mut Vec<u8>, choice: &Choice) {
         raw(out, "}}");
     }
     raw(out, "]");
-}
-
-/// The id of an answer: the caller's, or one of our own.
-pub(super) fn id(model: &Model, request_id: Option<&str>, prefix: &str) -> String {
-    match request_id {
-        Some(own) => format!("{prefix}-{own}"),
-        None => format!("{prefix}-{:016x}", model.next_id()),
-    }
 }
 
 /// The tools of a request.

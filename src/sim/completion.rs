@@ -6,44 +6,25 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use super::{
     answer::Source,
-    chat::id,
-    generate::{Generation, Sampling, ToolReading, generate},
+    generate::{Sampling, ToolReading, generate},
+    json::{comma, json_string, json_string_or_null, number, numbers, raw},
+    model::{Model, unix_seconds},
     refusal::Refusal,
+    reply::{Call, Prepared, id},
     request::{CompletionRequest, Prompt, parse},
-    route::{Call, Model, Reply, unix_seconds},
-    stream::{Dialect, Streamed, answer as streamed_answer},
+    stream::{Dialect, Streamed},
     token::{END, Outline, START, Sink, Tokenizer, mark},
-    write::{
-        FINGERPRINT, Scorer, Start, comma, completion_logprobs, json_string, json_string_or_null, number, numbers,
-        opening, prompt_logprobs, raw, usage,
-    },
+    write::{FINGERPRINT, Scorer, Start, completion_logprobs, opening, prompt_logprobs, usage},
 };
 use crate::trace::Message;
 
 /// vLLM's default here, unlike in chat.
 const DEFAULT_MAX_TOKENS: usize = 16;
 
-/// Answers one completion request.
-pub(super) async fn answer(model: &Arc<Model>, body: Bytes, call: Call<'_>) -> Result<Reply, Refusal> {
-    let (json, mut generation) = match prepare(model, &body, &call)? {
-        Prepared::Streamed(streamed) => return Ok(Reply::Events(streamed_answer(streamed))),
-        Prepared::Whole(json, generation) => (json, generation),
-    };
-    drop(body);
-    generation.finish(model).await;
-    Ok(Reply::Json(json.into()))
-}
-
-enum Prepared {
-    Whole(Vec<u8>, Generation),
-    Streamed(Streamed),
-}
-
-fn prepare(model: &Arc<Model>, body: &[u8], call: &Call<'_>) -> Result<Prepared, Refusal> {
+/// Reads a completion request and draws its answer.
+pub(super) fn prepare(model: &Arc<Model>, body: &[u8], call: &Call<'_>) -> Result<Prepared, Refusal> {
     let request: CompletionRequest<'_> = parse(body)?;
     let ids = match request.prompt {
         Prompt::Text(text) => Tokenizer::encode(&text),

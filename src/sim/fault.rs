@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use super::{hash::Hash, settings::SettingsError};
+use super::hash::Hash;
 
 /// What goes wrong with an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -209,23 +209,10 @@ impl FaultRule {
         Self { kind, share, route: None }
     }
 
-    fn covers(&self, route: Route) -> bool {
+    /// Whether it is for this route.
+    pub(super) fn covers(&self, route: Route) -> bool {
         self.route.map_or(route.generates(), |own| own == route)
     }
-}
-
-/// Refuses shares that are no shares, alone or together.
-pub(super) fn check_shares(rules: &[FaultRule]) -> Result<(), SettingsError> {
-    for route in Route::ALL {
-        let covering = rules.iter().filter(|rule| rule.covers(route));
-        let sum: f64 = covering.clone().map(|rule| rule.share).sum();
-        // Written so that a share that is not a number is refused too.
-        let each_is_share = covering.clone().all(|rule| (0.0..=1.0).contains(&rule.share));
-        if !each_is_share || sum > 1.0 + 1e-9 {
-            return Err(SettingsError::FaultShares { route: route.name(), sum });
-        }
-    }
-    Ok(())
 }
 
 /// The fault of one attempt: the rules divide 0..1 among them, and the attempt's own draw falls somewhere.
@@ -284,12 +271,5 @@ mod tests {
         assert_eq!(choose(&rules, Route::Models, Hash::new(3)), None);
         let all = [FaultRule::new(FaultKind::Reset, 1.0)];
         assert!((0..1_000).all(|index| choose(&all, Route::Chat, Hash::new(9).number(index)).is_some()));
-    }
-
-    #[test]
-    fn shares_above_one_are_refused() {
-        let rules = [FaultRule::new(FaultKind::Reset, 0.6), FaultRule::new(FaultKind::Cut, 0.6)];
-        assert!(check_shares(&rules).is_err());
-        assert!(check_shares(&[FaultRule::new(FaultKind::Reset, f64::NAN)]).is_err());
     }
 }

@@ -6,15 +6,16 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{
-    answer::words,
-    engine::{Slot, Work},
+    batch::Work,
+    engine::Slot,
     fault::FaultKind,
     hash::Hash,
     metrics::Counters,
+    model::Model,
     refusal::Refusal,
     request::{OneOrMany, Text},
-    route::Model,
     token::{END, Outline, Sink},
+    words::words,
 };
 
 /// Alternatives that may be asked for at each token.

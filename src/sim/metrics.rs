@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use super::{engine::Gauges, fault::FaultKind, prefix::BLOCK, settings::Settings};
+use super::{batch::Gauges, fault::FaultKind, prefix::BLOCK, settings::Settings};
 
 /// What a simulator has done since it started.
 #[derive(Clone, Debug, Default, PartialEq)]

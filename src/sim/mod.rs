@@ -20,6 +20,7 @@
 //! there, null where it sends null; `/metrics` has its families that a client of it reads, not all of them.
 
 mod answer;
+mod batch;
 mod body;
 mod chat;
 mod completion;
@@ -27,17 +28,22 @@ mod engine;
 mod fault;
 mod generate;
 mod hash;
+mod json;
 mod metrics;
+mod model;
 mod prefix;
 mod refusal;
+mod reply;
 mod request;
 mod route;
 mod schema;
 mod server;
 mod settings;
 mod stream;
+mod template;
 mod token;
 mod tokenize;
+mod words;
 mod write;
 
 use crate::trace::Message;

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use hyper::StatusCode;
 
-use super::write::json_string;
+use super::json::json_string;
 
 /// An error answer.
 #[derive(Debug)]

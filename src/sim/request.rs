@@ -10,10 +10,7 @@ use serde::{
 };
 use serde_json::{Value, value::RawValue};
 
-use super::{
-    refusal::Refusal,
-    token::{END, START, Sink},
-};
+use super::refusal::Refusal;
 use crate::trace::{
     AssistantMessage, Content, ContentPart, ImageUrl, Message, SystemMessage, ToolCall, ToolCallKind, ToolMessage,
     UserMessage,
@@ -163,47 +160,47 @@ pub(super) struct ChatMessage<'a> {
     #[serde(borrow)]
     pub(super) role: Text<'a>,
     #[serde(borrow, default)]
-    content: Option<ChatContent<'a>>,
+    pub(super) content: Option<ChatContent<'a>>,
     #[serde(borrow, default)]
-    tool_calls: Option<Vec<ChatToolCall<'a>>>,
+    pub(super) tool_calls: Option<Vec<ChatToolCall<'a>>>,
     #[serde(borrow, default)]
-    tool_call_id: Option<Text<'a>>,
+    pub(super) tool_call_id: Option<Text<'a>>,
 }
 
 #[derive(Debug)]
-enum ChatContent<'a> {
+pub(super) enum ChatContent<'a> {
     Text(Text<'a>),
     Parts(Vec<ChatPart<'a>>),
 }
 
 #[derive(Debug, Deserialize)]
-struct ChatPart<'a> {
+pub(super) struct ChatPart<'a> {
     #[serde(borrow, default)]
-    text: Option<Text<'a>>,
+    pub(super) text: Option<Text<'a>>,
     #[serde(borrow, default)]
-    image_url: Option<ChatImage<'a>>,
+    pub(super) image_url: Option<ChatImage<'a>>,
 }
 
 #[derive(Debug, Deserialize)]
-struct ChatImage<'a> {
+pub(super) struct ChatImage<'a> {
     #[serde(borrow)]
-    url: Text<'a>,
+    pub(super) url: Text<'a>,
 }
 
 #[derive(Debug, Deserialize)]
-struct ChatToolCall<'a> {
+pub(super) struct ChatToolCall<'a> {
     #[serde(borrow, default)]
-    id: Option<Text<'a>>,
+    pub(super) id: Option<Text<'a>>,
     #[serde(borrow)]
-    function: ChatFunction<'a>,
+    pub(super) function: ChatFunction<'a>,
 }
 
 #[derive(Debug, Deserialize)]
-struct ChatFunction<'a> {
+pub(super) struct ChatFunction<'a> {
     #[serde(borrow)]
-    name: Text<'a>,
+    pub(super) name: Text<'a>,
     #[serde(borrow, default)]
-    arguments: Option<Text<'a>>,
+    pub(super) arguments: Option<Text<'a>>,
 }
 
 /// Stop strings.
@@ -403,46 +400,6 @@ impl ChatMessage<'_> {
         }
     }
 
-    fn render(&self, sink: &mut impl Sink) {
-        sink.mark(START);
-        sink.bytes(self.role.as_bytes());
-        sink.bytes(b"\n");
-        match (&self.content, &self.tool_calls) {
-            (content, Some(calls)) if !calls.is_empty() => {
-                let mut whole = match content {
-                    None => String::new(),
-                    Some(_) => self.text().into_owned(),
-                };
-                for (index, call) in calls.iter().enumerate() {
-                    if index > 0 {
-                        whole.push('\n');
-                    }
-                    push_call(&mut whole, &call.function.name, call.function.arguments.as_deref().unwrap_or("{}"));
-                }
-                // In one piece, as the answer was, so that both hash alike.
-                sink.bytes(whole.as_bytes());
-            }
-            (None, _) => {}
-            (Some(ChatContent::Text(text)), _) => sink.bytes(text.as_bytes()),
-            (Some(ChatContent::Parts(parts)), _) => {
-                for (index, part) in parts.iter().enumerate() {
-                    if index > 0 {
-                        sink.bytes(b"\n");
-                    }
-                    if let Some(text) = &part.text {
-                        sink.bytes(text.as_bytes());
-                    }
-                    if let Some(image) = &part.image_url {
-                        sink.image(&image.url);
-                    }
-                }
-            }
-        }
-        sink.mark(END);
-        sink.bytes(b"\n");
-        sink.boundary();
-    }
-
     /// The message in the words of the trace.
     fn to_trace(&self) -> Message {
         let content = || match &self.content {
@@ -484,37 +441,6 @@ impl ChatMessage<'_> {
             }),
             _ => Message::System(SystemMessage { content: content() }),
         }
-    }
-}
-
-/// Writes a tool call as the model samples it.
-pub(super) fn push_call(text: &mut String, name: &str, arguments: &str) {
-    let name = Value::from(name);
-    text.push_str("<tool_call>\n{\"name\": ");
-    text.push_str(&name.to_string());
-    text.push_str(", \"arguments\": ");
-    text.push_str(arguments);
-    text.push_str("}\n</tool_call>");
-}
-
-/// Renders a conversation with the chat template.
-pub(super) fn render(sink: &mut impl Sink, messages: &[ChatMessage<'_>], tools: Option<&RawValue>, generate: bool) {
-    if let Some(tools) = tools {
-        sink.mark(START);
-        sink.bytes(b"tools");
-        sink.bytes(b"\n");
-        sink.bytes(tools.get().as_bytes());
-        sink.mark(END);
-        sink.bytes(b"\n");
-        sink.boundary();
-    }
-    for message in messages {
-        message.render(sink);
-    }
-    if generate {
-        sink.mark(START);
-        sink.bytes(b"assistant");
-        sink.bytes(b"\n");
     }
 }
 

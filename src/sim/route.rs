@@ -1,163 +1,34 @@
 //! From a request to what answers it: routes, key, faults; and the routes that do not run the model.
 
-use std::{
-    collections::HashMap,
-    fmt,
-    sync::{
-        Arc, Mutex, PoisonError, RwLock,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::sync::Arc;
 
+use super::{
+    OWNED_BY,
+    body::{self, Answer, ReadFault},
+    chat, completion,
+    fault::{FaultKind, Route},
+    json::{json_string, number},
+    metrics::Counters,
+    model::Model,
+    refusal::Refusal,
+    reply::{Call, Prepared, Reply},
+    tokenize,
+};
 use bytes::Bytes;
 use hyper::{
     Method, Request, Response, StatusCode,
     body::Incoming,
     header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER},
 };
-use tokio_util::sync::CancellationToken;
-
-use super::{
-    OWNED_BY, Oracle,
-    body::{self, Answer, ReadFault},
-    chat, completion,
-    engine::{Engine, Limits},
-    fault::{self, FaultKind, FaultRule, Route},
-    hash::Hash,
-    metrics::{Counters, Stats},
-    prefix::PrefixCache,
-    refusal::Refusal,
-    settings::Settings,
-    tokenize,
-    write::{json_string, number},
-};
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream; charset=utf-8");
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; version=1.0.0; charset=utf-8");
 
-/// The simulated model with everything that its requests share.
-pub(super) struct Model {
-    pub(super) settings: Settings,
-    pub(super) oracle: Option<Arc<dyn Oracle>>,
-    pub(super) engine: Arc<Engine>,
-    pub(super) counters: Counters,
-    /// Unix time of the start, in seconds.
-    pub(super) created: u64,
-    /// Where everything random starts.
-    pub(super) seed: Hash,
-    // The three locks are held for a look-up each, never over an await.
-    faults: RwLock<Arc<[FaultRule]>>,
-    prefixes: Mutex<PrefixCache>,
-    /// How often each conversation was answered and each body was tried: 12 bytes each, for the life of the server,
-    /// because forgetting one would give it its first answer again.
-    counts: Mutex<HashMap<u64, u32>>,
-    ids: AtomicU64,
-    stop: CancellationToken,
-}
-
-impl fmt::Debug for Model {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Model").field("settings", &self.settings).finish_non_exhaustive()
-    }
-}
-
-impl Model {
-    pub(super) fn new(settings: Settings, oracle: Option<Arc<dyn Oracle>>, stop: CancellationToken) -> Self {
-        let limits = Limits {
-            time_to_first_token: settings.time_to_first_token,
-            inter_token_latency: settings.inter_token_latency,
-            kv_tokens: settings.kv_tokens,
-            max_running: settings.max_running,
-            max_queue: settings.max_queue,
-        };
-        Self {
-            engine: Arc::new(Engine::new(limits)),
-            counters: Counters::default(),
-            created: unix_seconds(),
-            seed: Hash::new(settings.seed),
-            faults: RwLock::new(settings.faults.as_slice().into()),
-            prefixes: Mutex::new(PrefixCache::default()),
-            counts: Mutex::new(HashMap::new()),
-            settings,
-            oracle,
-            ids: AtomicU64::new(0),
-            stop,
-        }
-    }
-
-    pub(super) fn stats(&self) -> Stats {
-        self.counters.stats(self.engine.gauges())
-    }
-
-    pub(super) fn set_faults(&self, faults: Vec<FaultRule>) {
-        *self.faults.write().unwrap_or_else(PoisonError::into_inner) = faults.into();
-    }
-
-    /// Another one each time, the same ones in each run.
-    pub(super) fn next_id(&self) -> u64 {
-        self.seed.number(self.ids.fetch_add(1, Ordering::Relaxed)).value()
-    }
-
-    /// How often `key` was counted before; counts this time too if it is to `count`.
-    pub(super) fn occurrence(&self, key: u64, count: bool) -> u32 {
-        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        if !count {
-            return counts.get(&key).copied().unwrap_or(0);
-        }
-        let entry = counts.entry(key).or_insert(0);
-        *entry += 1;
-        *entry - 1
-    }
-
-    /// Cached tokens of a prompt; see [`PrefixCache::look_up`].
-    pub(super) fn look_up_prefix(&self, boundaries: &[(u64, usize)], prompt_tokens: usize) -> usize {
-        self.prefixes.lock().unwrap_or_else(PoisonError::into_inner).look_up(boundaries, prompt_tokens)
-    }
-
-    /// Remembers a conversation that now ends in an answer.
-    pub(super) fn remember_prefix(&self, hash: u64) {
-        self.prefixes.lock().unwrap_or_else(PoisonError::into_inner).remember(hash);
-    }
-
-    fn fault(&self, route: Route, body: &[u8]) -> Option<FaultKind> {
-        let rules = Arc::clone(&self.faults.read().unwrap_or_else(PoisonError::into_inner));
-        if rules.is_empty() {
-            return None;
-        }
-        let key = self.seed.number(route as u64).bytes(body);
-        let attempt = self.occurrence(key.value(), true);
-        let kind = fault::choose(&rules, route, key.number(u64::from(attempt)))?;
-        self.counters.fault(kind);
-        Some(kind)
-    }
-}
-
-/// Seconds since 1970.
-pub(super) fn unix_seconds() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
-}
-
 /// Ends a connection without an answer.
 #[derive(Debug, thiserror::Error)]
 #[error("injected reset")]
 pub(super) struct Reset;
-
-/// What a route answers.
-pub(super) enum Reply {
-    Json(Bytes),
-    Text(Bytes),
-    Events(Answer),
-}
-
-/// A request to one of the routes that run the model, beside its body.
-pub(super) struct Call<'a> {
-    /// `X-Request-Id`, from which the answer's id is made.
-    pub(super) request_id: Option<&'a str>,
-    /// A fault that the route itself must act out.
-    pub(super) fault: Option<FaultKind>,
-}
 
 /// Answers one request.
 pub(super) async fn handle(model: Arc<Model>, request: Request<Incoming>) -> Result<Response<Answer>, Reset> {
@@ -204,8 +75,8 @@ pub(super) async fn handle(model: Arc<Model>, request: Request<Incoming>) -> Res
     drop(head);
     let call = Call { request_id: request_id.as_deref(), fault };
     let reply = match route {
-        Route::Chat => chat::answer(&model, body, call).await,
-        Route::Completions => completion::answer(&model, body, call).await,
+        Route::Chat => generated(&model, body, &call, chat::prepare).await,
+        Route::Completions => generated(&model, body, &call, completion::prepare).await,
         Route::Models => Ok(Reply::Json(models(&model))),
         Route::Health => Ok(Reply::Text(Bytes::new())),
         Route::Metrics => {
@@ -222,6 +93,16 @@ pub(super) async fn handle(model: Arc<Model>, request: Request<Incoming>) -> Res
         Ok(reply) => respond(reply, fault),
         Err(refusal) => refuse(refusal),
     })
+}
+
+/// What reads a request to a generating route and draws its answer.
+type Prepare = fn(&Arc<Model>, &[u8], &Call<'_>) -> Result<Prepared, Refusal>;
+
+async fn generated(model: &Arc<Model>, body: Bytes, call: &Call<'_>, prepare: Prepare) -> Result<Reply, Refusal> {
+    let prepared = prepare(model, &body, call)?;
+    // Thousands of requests may be waiting: none holds its body meanwhile.
+    drop(body);
+    Ok(prepared.reply(model).await)
 }
 
 fn refuse(refusal: Refusal) -> Response<Answer> {

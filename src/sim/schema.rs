@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{answer::words, hash::Hash};
+use super::{hash::Hash, words::words};
 
 /// Nesting at which recursive schemas are ended.
 const DEEPEST: usize = 12;
@@ -110,11 +110,11 @@ fn integer(schema: &Value, draw: Hash) -> Value {
         (None, Some(high)) => (high - 9.0, high),
         (None, None) => (1.0, 10.0),
     };
-    let chosen = low as i64 + draw.below((high - low).clamp(0.0, 1e6) as usize + 1) as i64;
+    let chosen = (low as i64).saturating_add(draw.below((high - low).clamp(0.0, 1e6) as usize + 1) as i64);
     match schema.get("multipleOf").and_then(Value::as_i64).filter(|step| *step > 0) {
         Some(step) => {
             let below = chosen.div_euclid(step) * step;
-            json!(if (below as f64) < low { below + step } else { below })
+            json!(if (below as f64) < low { below.saturating_add(step) } else { below })
         }
         None => json!(chosen),
     }

@@ -26,8 +26,9 @@ use super::{
     Oracle, SimError,
     fault::FaultRule,
     metrics::Stats,
-    route::{Model, Reset, handle},
-    settings::Settings,
+    model::Model,
+    route::{Reset, handle},
+    settings::{Settings, check_shares},
 };
 use crate::telemetry::raise_descriptor_limit;
 
@@ -96,7 +97,7 @@ impl Simulator {
     /// # Errors
     /// Shares that add up to more than 1; the faults then stay as they were.
     pub fn set_faults(&self, faults: Vec<FaultRule>) -> Result<(), SimError> {
-        super::fault::check_shares(&faults)?;
+        check_shares(&faults)?;
         self.model.set_faults(faults);
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use super::fault::FaultRule;
+use super::fault::{FaultRule, Route};
 
 /// How a simulator behaves. The default is a fast, faultless model that echoes, on any free port of the loopback.
 #[derive(Clone, Debug)]
@@ -167,13 +167,27 @@ impl Settings {
         if self.api_key.as_ref().is_some_and(|key| key.0.is_empty()) {
             return Err(SettingsError::ApiKey);
         }
-        super::fault::check_shares(&self.faults)
+        check_shares(&self.faults)
     }
+}
+
+/// Refuses shares that are no shares, alone or together.
+pub(super) fn check_shares(rules: &[FaultRule]) -> Result<(), SettingsError> {
+    for route in Route::ALL {
+        let covering = rules.iter().filter(|rule| rule.covers(route));
+        let sum: f64 = covering.clone().map(|rule| rule.share).sum();
+        // Written so that a share that is not a number is refused too.
+        let each_is_share = covering.clone().all(|rule| (0.0..=1.0).contains(&rule.share));
+        if !each_is_share || sum > 1.0 + 1e-9 {
+            return Err(SettingsError::FaultShares { route: route.name(), sum });
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::fault::FaultKind, *};
 
     #[test]
     fn the_default_is_valid_and_keys_do_not_print() {
@@ -193,5 +207,12 @@ mod tests {
         check(Settings { kv_tokens: Some(100), ..Settings::default() }, "kv tokens 100");
         check(Settings { max_running: Some(0), ..Settings::default() }, "max running");
         check(Settings { model: String::new(), ..Settings::default() }, "name is empty");
+    }
+
+    #[test]
+    fn shares_above_one_are_refused() {
+        let rules = [FaultRule::new(FaultKind::Reset, 0.6), FaultRule::new(FaultKind::Cut, 0.6)];
+        assert!(check_shares(&rules).is_err());
+        assert!(check_shares(&[FaultRule::new(FaultKind::Reset, f64::NAN)]).is_err());
     }
 }

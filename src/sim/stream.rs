@@ -11,11 +11,9 @@ use super::{
     body::Answer,
     fault::FaultKind,
     generate::{Choice, Generation, whole_characters},
-    route::Model,
-    write::{
-        FINGERPRINT, Scorer, Start, chat_logprobs, completion_logprobs, json_string, json_string_or_null, number,
-        numbers, opening, raw, usage,
-    },
+    json::{json_string, json_string_or_null, number, numbers, raw},
+    model::Model,
+    write::{FINGERPRINT, Scorer, Start, chat_logprobs, completion_logprobs, opening, usage},
 };
 
 /// Bytes of text in one event, at most.

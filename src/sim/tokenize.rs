@@ -1,11 +1,13 @@
 //! `POST /tokenize` and `POST /detokenize`
 
 use super::{
+    json::{comma, json_string, number, numbers, raw},
+    model::Model,
     refusal::Refusal,
-    request::{DetokenizeRequest, TokenizeRequest, check, parse, render},
-    route::{Model, Reply},
+    reply::Reply,
+    request::{DetokenizeRequest, TokenizeRequest, check, parse},
+    template::render,
     token::{Tokenizer, mark},
-    write::{comma, json_string, number, numbers, raw},
 };
 
 pub(super) fn tokenize(model: &Model, body: &[u8]) -> Result<Reply, Refusal> {

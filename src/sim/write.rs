@@ -1,10 +1,11 @@
-//! Writing answers: once, straight into the bytes that are sent.
+//! The parts of an answer that both generating routes write: its beginning, usage, log-probabilities.
 
 use std::ops::Range;
 
 use super::{
     generate::{Choice, Generation},
     hash::Hash,
+    json::{comma, json_string, number, numbers, raw},
     token::mark,
 };
 
@@ -13,46 +14,6 @@ pub(super) const FINGERPRINT: &str = concat!("rollhouse-sim-", env!("CARGO_PKG_V
 
 /// What is not a byte of a character by itself.
 const REPLACEMENT: &str = "\u{fffd}";
-
-/// Appends text that is JSON already.
-pub(super) fn raw(out: &mut Vec<u8>, text: &str) {
-    out.extend_from_slice(text.as_bytes());
-}
-
-/// Appends a string with quotes and escapes.
-pub(super) fn json_string(out: &mut Vec<u8>, text: &str) {
-    serde_json::to_writer(out, text).expect("writing a string to memory does not fail");
-}
-
-/// Appends a string or `null`.
-pub(super) fn json_string_or_null(out: &mut Vec<u8>, text: Option<&str>) {
-    match text {
-        Some(text) => json_string(out, text),
-        None => raw(out, "null"),
-    }
-}
-
-/// Appends a decimal number.
-pub(super) fn number(out: &mut Vec<u8>, value: u64) {
-    serde_json::to_writer(out, &value).expect("writing a number to memory does not fail");
-}
-
-/// Appends `[1,2,3]`.
-pub(super) fn numbers(out: &mut Vec<u8>, values: impl IntoIterator<Item = u32>) {
-    out.push(b'[');
-    for (index, value) in values.into_iter().enumerate() {
-        comma(out, index);
-        number(out, u64::from(value));
-    }
-    out.push(b']');
-}
-
-/// Appends a comma between elements.
-pub(super) fn comma(out: &mut Vec<u8>, index: usize) {
-    if index > 0 {
-        out.push(b',');
-    }
-}
 
 /// Appends the beginning that all answers share: `{"id":…,"object":…,"created":…,"model":…,"choices":[`.
 pub(super) fn opening(out: &mut Vec<u8>, id: &str, object: &str, created: u64, model: &str) {
