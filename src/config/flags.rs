@@ -14,7 +14,7 @@ use super::{
     layer::Layer,
     nearest,
     node::{Content, Node, Table, Word, unset},
-    reader::Key,
+    record::Key,
     value::Shape,
 };
 

@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use super::{
     fault::{Fault, Faults},
-    layer::Places,
     node::{Content, Node, Table, unset},
+    places::Places,
 };
 
 /// Deeper nesting is refused, so that the recursion stays bounded.

@@ -13,7 +13,7 @@ use super::{
     fault::{Fault, Origin},
     layer::joined,
     node::{Content, Node, Table},
-    reader::{Record, Step},
+    record::{Record, Step},
     value::{FromValue, Shape, described, expected},
 };
 

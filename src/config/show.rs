@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use super::reader::{Key, Resolved};
+use super::{reader::Resolved, record::Key};
 
 /// Values longer than this do not move the column of origins.
 const WIDEST: usize = 64;

@@ -4,6 +4,7 @@
 //! the way. This is the one room that opens HTTP connections.
 
 mod engine;
+mod error_body;
 mod failure;
 mod overflow;
 mod pool;

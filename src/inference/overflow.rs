@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use regex::{Regex, RegexSet};
 
-use super::failure::ErrorBody;
+use super::error_body::ErrorBody;
 
 /// Codes and types that say it without words.
 const OVERFLOW_CODES: [&str; 8] = [

@@ -140,7 +140,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        inference::{FailureKind, failure::ErrorBody},
+        inference::{FailureKind, error_body::ErrorBody},
         trace::FaultClass,
     };
 

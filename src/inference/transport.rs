@@ -18,7 +18,8 @@ use tower::limit::GlobalConcurrencyLimitLayer;
 
 use super::{
     Deadlines,
-    failure::{AttemptError, BodyFault, BodyFaultKind, ErrorBody},
+    error_body::ErrorBody,
+    failure::{AttemptError, BodyFault, BodyFaultKind},
     retry,
 };
 use crate::telemetry::raise_descriptor_limit;

@@ -7,7 +7,7 @@
 use indexmap::IndexMap;
 
 use super::{
-    graph::GraphError,
+    error::GraphError,
     tokens::{NodeTokens, TokenFlags, TurnTokens, expect_length},
 };
 

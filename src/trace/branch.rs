@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use super::{
     episode::Episode,
-    graph::{Graph, GraphError, Node, ParentLink},
+    error::GraphError,
+    graph::{Graph, Node, ParentLink},
     message::{AssistantMessage, FinishReason, Message},
     rollout::{ModelCall, Trace},
     tokens::{CreditStream, NodeTokens, RouterRows, SamplingMask},

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::{
     fault::{Fault, FaultClass},
+    id::new_id,
     rollout::Trace,
     task::TraceTask,
 };
@@ -123,9 +124,4 @@ impl Episode {
             self.traces.iter().filter(|trace| trace.agent.trainable || !trainable).map(Trace::reward).collect();
         rewards.iter().sum::<f64>() / rewards.len().max(1) as f64
     }
-}
-
-/// 32 hex digits of a random UUID, as verifiers names episodes and traces.
-pub(super) fn new_id() -> String {
-    uuid::Uuid::new_v4().simple().to_string()
 }

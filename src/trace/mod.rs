@@ -6,9 +6,11 @@
 mod align;
 mod branch;
 mod episode;
+mod error;
 mod fault;
 mod graph;
 mod hash;
+mod id;
 mod json;
 mod message;
 mod record;
@@ -20,8 +22,9 @@ mod usage;
 
 pub use branch::{Branch, TokenCounts};
 pub use episode::{EnvInfo, Episode, GroupInfo, Outcome, RunInfo};
+pub use error::GraphError;
 pub use fault::{Fault, FaultClass};
-pub use graph::{Graph, GraphError, Node, ParentLink, Turn};
+pub use graph::{Graph, Node, ParentLink, Turn};
 pub use json::readable_json;
 pub use message::{
     AssistantMessage, Content, ContentPart, FinishReason, ImageUrl, Message, SystemMessage, Tool, ToolCall,

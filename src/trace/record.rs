@@ -13,6 +13,7 @@ use serde_json::{Map, Value, value::RawValue};
 use super::{
     branch::TokenCounts,
     episode::{EnvInfo, Episode, GroupInfo, RunInfo},
+    error::GraphError,
     fault::Fault,
     graph::{Graph, Node, ParentLink},
     json::readable_json,
@@ -468,7 +469,7 @@ impl<'de> Deserialize<'de> for Node {
             }
             Ok(())
         };
-        check().map_err(|error: super::graph::GraphError| de::Error::custom(error))?;
+        check().map_err(|error: GraphError| de::Error::custom(error))?;
         Ok(Self {
             parent: stored.parent,
             tools: stored.tools,

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, value::RawValue};
 
 use super::{
-    episode::new_id,
     fault::Fault,
     graph::Graph,
+    id::new_id,
     message::FinishReason,
     task::TraceTask,
     timing::{TimeSpan, Timing, now},

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use indexmap::IndexMap;
 
-use super::graph::GraphError;
+use super::error::GraphError;
 
 /// One truth value per token, stored as runs or as bits, whichever is smaller.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -4,6 +4,7 @@ mod aliases;
 mod client;
 mod identity;
 mod read;
+mod sampling;
 mod seat;
 mod selection;
 mod types;

@@ -4,7 +4,8 @@ use regex::Regex;
 use serde_json::{Map, Value};
 
 use super::{
-    ClientConfig, Limits, RetryRule, RetryRules, StageDeadlines, StatusMatch, client::read_client, read::lay_sampling,
+    ClientConfig, Limits, RetryRule, RetryRules, StageDeadlines, StatusMatch, client::read_client,
+    sampling::lay_sampling,
 };
 use crate::config::{FromValue, Section};
 
