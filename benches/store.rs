@@ -116,7 +116,8 @@ fn append(bencher: Bencher<'_, '_>) {
         .with_inputs(|| (tempfile::tempdir().unwrap(), vec![episode.clone(); EPISODES as usize]))
         .bench_values(|(folder, episodes)| {
             runtime.block_on(async {
-                let journal = Journal::open(&folder.path().join("traces.jsonl"), None).unwrap();
+                let journal =
+                    Journal::open(&folder.path().join("traces.jsonl"), rollhouse::config::Redactor::default()).unwrap();
                 for episode in episodes {
                     journal.append(episode).await.unwrap();
                 }

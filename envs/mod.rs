@@ -68,11 +68,14 @@ impl Episodes {
 
     async fn attempt(&self, task: &Task) -> Episode {
         let mut episode = Episode::new(self.info.clone(), Arc::clone(task), Some(self.run.clone()));
-        let deadline = self.deadline.map(|deadline| Instant::now() + deadline);
+        // A deadline beyond the clock's end is none.
+        let deadline = self.deadline.and_then(|deadline| Instant::now().checked_add(deadline));
         let run = AssertUnwindSafe(self.env.run(task, deadline)).catch_unwind();
         let ended = match deadline {
             None => Some(run.await),
-            Some(deadline) => tokio::time::timeout_at(deadline + TEARDOWN, run).await.ok(),
+            Some(deadline) => {
+                tokio::time::timeout_at(deadline.checked_add(TEARDOWN).unwrap_or(deadline), run).await.ok()
+            }
         };
         match ended {
             Some(Ok(traces)) => {
@@ -81,7 +84,7 @@ impl Episodes {
                     traces.iter().any(|trace| trace.stop_condition.as_deref() == Some("episode_timeout"));
                 episode.traces = traces;
             }
-            Some(Err(panic)) => episode.errors.push(Fault::new(FaultClass::Task, panic_message(panic.as_ref()))),
+            Some(Err(panic)) => episode.errors.push(Fault::from_panic(FaultClass::Task, "the env", panic.as_ref())),
             None => {
                 episode.is_timeout = true;
                 let message = "the episode did not end by its deadline; its agents were dropped";
@@ -96,10 +99,4 @@ impl Episodes {
 fn failures(episode: &Episode) -> Vec<Fault> {
     let of_traces = episode.traces.iter().filter(|trace| !trace.ok).flat_map(|trace| &trace.errors);
     episode.errors.iter().chain(of_traces).cloned().collect()
-}
-
-fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-    format!("the env panicked: {}", text.as_deref().unwrap_or("no message"))
 }

@@ -11,6 +11,7 @@ use std::{
 use futures::{StreamExt, stream};
 use proptest::prelude::*;
 use rollhouse::{
+    config::{Redactor, Secret},
     eval::Plan,
     store::{Index, Journal, JournalFile, Opening, Row, RunDir, RunState, StoreError, compact, read_line, scan},
     trace::{Episode, TaskData, TraceTask},
@@ -79,7 +80,7 @@ fn missing(path: &Path, tasks: u64, num_rollouts: u32) -> (BTreeMap<u64, u32>, r
 async fn appended_lines_are_whole_episodes() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("traces.jsonl");
-    let journal = Journal::open(&path, None).unwrap();
+    let journal = Journal::open(&path, Redactor::default()).unwrap();
     let first = journal.append(episode("a", &task(0), Some(0.5))).await.unwrap();
     // Acknowledged means written, not merely queued.
     let written = fs::read_to_string(&path).unwrap();
@@ -100,12 +101,14 @@ async fn appended_lines_are_whole_episodes() {
 async fn secrets_are_taken_out_before_writing() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("traces.jsonl");
-    let redact = |line: &mut String| *line = line.replace("done", "***");
-    let journal = Journal::open(&path, Some(Arc::new(redact))).unwrap();
-    journal.append(episode("a", &task(0), Some(1.0))).await.unwrap();
+    let redactor = Redactor::new(&[Secret::new("an agent key".to_owned())]);
+    let journal = Journal::open(&path, redactor).unwrap();
+    let mut written = episode("a", &task(0), Some(1.0));
+    written.env.name = Some("with an agent key in it".to_owned());
+    journal.append(written).await.unwrap();
     journal.close().await.unwrap();
     let text = fs::read_to_string(&path).unwrap();
-    assert!(text.contains("***") && !text.contains("done"));
+    assert!(text.contains("with [redacted] in it") && !text.contains("agent key"));
     assert_eq!(rows(&path).len(), 1);
 }
 
@@ -127,7 +130,7 @@ async fn a_line_cut_at_any_byte_costs_only_itself() {
     }
     // A new writer mends the end too.
     fs::write(&path, &whole[..whole.len() - 5]).unwrap();
-    let journal = Journal::open(&path, None).unwrap();
+    let journal = Journal::open(&path, Redactor::default()).unwrap();
     journal.append(episode("c", &task(1), Some(1.0))).await.unwrap();
     journal.close().await.unwrap();
     let ids: Vec<String> = rows(&path).into_iter().map(|row| row.id).collect();
@@ -202,7 +205,7 @@ async fn leftovers_are_removed_while_others_append() {
     let folder = tempfile::tempdir().unwrap();
     let path = journal_of(folder.path(), &[line("old", &task(9), Some(1.0)).to_string()]);
     let old = rows(&path)[0].span;
-    let journal = Journal::open(&path, None).unwrap();
+    let journal = Journal::open(&path, Redactor::default()).unwrap();
     journal.append(episode("a", &task(0), Some(1.0))).await.unwrap();
     journal.remove(vec![old]).await.unwrap();
     let span = journal.append(episode("b", &task(1), Some(1.0))).await.unwrap();
@@ -260,7 +263,7 @@ impl JournalFile for SmallDisk {
 async fn a_full_disk_stops_the_journal_with_nothing_torn() {
     let content = Arc::new(Mutex::new(Vec::new()));
     let disk = SmallDisk { content: Arc::clone(&content), capacity: 2_000 };
-    let journal = Journal::over(Path::new("traces.jsonl"), Box::new(disk), 0, None).unwrap();
+    let journal = Journal::over(Path::new("traces.jsonl"), Box::new(disk), 0, Redactor::default()).unwrap();
     let mut acknowledged = 0;
     let error = loop {
         match journal.append(episode(&acknowledged.to_string(), &task(acknowledged), Some(1.0))).await {
@@ -283,7 +286,7 @@ async fn a_full_disk_stops_the_journal_with_nothing_torn() {
 #[tokio::test]
 async fn the_kernel_says_full_the_same_way() {
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let journal = Journal::over(Path::new("/dev/full"), Box::new(full), 0, None).unwrap();
+    let journal = Journal::over(Path::new("/dev/full"), Box::new(full), 0, Redactor::default()).unwrap();
     let error = journal.append(episode("a", &task(0), Some(1.0))).await.unwrap_err();
     assert!(error.to_string().contains("free some space"), "{error}");
 }

@@ -74,7 +74,7 @@ impl Rollout {
         let turns_before = self.spent.turns();
         let harness = Arc::clone(&self.agent.harness);
         let started = Instant::now();
-        let deadline = earlier(self.agent_time_left.map(|left| started + left), self.deadline);
+        let deadline = earlier(self.agent_time_left.and_then(|left| started.checked_add(left)), self.deadline);
         let result = match within(deadline, harness.segment(say, self)).await {
             Some(result) => result,
             None => Err(self.out_of_time("agent")),
@@ -117,7 +117,7 @@ impl Rollout {
 
     async fn score(&mut self, rubric: &Rubric) {
         let stage = self.agent.deadlines.scoring.or(seconds(self.task.data.timeout.scoring));
-        let deadline = earlier(stage.map(|stage| Instant::now() + stage), self.deadline);
+        let deadline = earlier(stage.and_then(|stage| Instant::now().checked_add(stage)), self.deadline);
         let scored = match within(deadline, rubric.score(&mut self.trace)).await {
             Some(scored) => scored,
             None => Err(match self.out_of_time("scoring") {

@@ -90,16 +90,13 @@ async fn simulate(config: &EvalConfig, taskset: &Arc<dyn Taskset>) -> Result<Sim
     Simulator::start(settings, Some(oracle)).await.map_err(Failure::failed)
 }
 
-/// Tells retries on. The pool must not wait for the display, so an event that finds the queue full is left out of it.
+/// Tells retries on; the pool logs what happens in it. It must not wait for the display, so an event that finds the queue
+/// full is left out of it.
 fn observer(events: mpsc::Sender<Event>) -> PoolObserver {
-    Arc::new(move |event| match event {
-        PoolEvent::Retry { endpoint, cause, wait, .. } => {
-            tracing::info!(%endpoint, %cause, ?wait, "trying a call again");
+    Arc::new(move |event| {
+        if let PoolEvent::Retry { endpoint, cause, wait, .. } = event {
             let _ = events.try_send(Event::CallRetried { endpoint: endpoint.to_string(), cause, wait });
         }
-        PoolEvent::Moved { session, from, to } => tracing::info!(%session, %from, %to, "moved a session"),
-        PoolEvent::EngineOut { endpoint, cause } => tracing::warn!(%endpoint, %cause, "took an engine out"),
-        PoolEvent::EngineBack { endpoint } => tracing::info!(%endpoint, "an engine is back"),
     })
 }
 

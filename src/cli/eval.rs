@@ -1,7 +1,6 @@
 //! `rollhouse eval`: runs a taskset against a model.
 
 use std::{
-    io::{self, Write as _},
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
@@ -18,13 +17,11 @@ use super::{
 };
 use crate::{
     agent::{Agent, seat},
-    config::{
-        EVAL_ALIASES, EvalConfig, Faults, Layer, Redactor, Resolved, Section, differences, flag_help, parse_args,
-    },
+    config::{EVAL_ALIASES, EvalConfig, Faults, Layer, Resolved, Section, differences, flag_help, parse_args},
     eval::{Ended, Launch, RunEnd, Stops},
     harness::Null,
     report::{self, Progress},
-    store::{Event, Opening, Redact, RunDir, RunState, STATE_VERSION, resolved_config_of},
+    store::{Event, Opening, RunDir, RunState, STATE_VERSION, resolved_config_of},
     taskset::{Instructed, Taskset, TasksetError, select},
     tasksets, telemetry,
 };
@@ -50,7 +47,7 @@ pub(super) fn run(words: &[String]) -> Result<ExitCode, Failure> {
     let mut opened = None;
     let mut open = |id: &str, block: &mut Section<'_>| opened = open_taskset(id, block);
     if given("help") {
-        output::print(&help())?;
+        output::print(help())?;
         return Ok(exit::DONE.into());
     }
     let resume = switches.get("resume").cloned().flatten().map(PathBuf::from);
@@ -69,7 +66,7 @@ pub(super) fn run(words: &[String]) -> Result<ExitCode, Failure> {
         output::note(&format!("warning: {warning}"));
     }
     if given("dry-run") {
-        output::print(&resolved.explain())?;
+        output::print(resolved.explain())?;
         return Ok(exit::DONE.into());
     }
     let opening = match (&resume, given("resume"), given("clean")) {
@@ -191,7 +188,7 @@ async fn evaluate(request: Request) -> Result<ExitCode, Failure> {
         retries: config.retries.clone(),
         max_concurrent: config.max_concurrent.unwrap_or(usize::MAX),
         max_error_rate: config.max_error_rate,
-        redact: redaction(redactor),
+        redactor,
         attempt,
     };
     let stops = Stops::default();
@@ -202,15 +199,6 @@ async fn evaluate(request: Request) -> Result<ExitCode, Failure> {
     endpoint.close().await;
     let _ = display.await;
     conclude(&ended.map_err(Failure::failed)?, &directory, json)
-}
-
-/// Takes known secrets out of journal lines.
-fn redaction(redactor: Redactor) -> Option<Arc<dyn Redact>> {
-    Some(Arc::new(move |line: &mut String| {
-        if let std::borrow::Cow::Owned(clean) = redactor.redact(line) {
-            *line = clean;
-        }
-    }))
 }
 
 fn check_same_run(directory: &Path, dump: &Value) -> Result<(), Failure> {
@@ -262,10 +250,11 @@ impl Identity {
 fn conclude(ended: &Ended, directory: &Path, json: bool) -> Result<ExitCode, Failure> {
     if json {
         let text = serde_json::to_string_pretty(&ended.results).map_err(Failure::failed)?;
-        output::print(&format!("{text}\n"))?;
+        output::print(format!("{text}\n"))?;
     } else {
-        let mut stdout = io::stdout().lock();
-        report::write_summary(&mut stdout, &ended.results).and_then(|()| stdout.flush()).map_err(Failure::failed)?;
+        let mut text = Vec::new();
+        report::write_summary(&mut text, &ended.results).map_err(Failure::failed)?;
+        output::print(text)?;
     }
     let resume = format!("go on with: rollhouse eval --resume {}", directory.display());
     match &ended.early {

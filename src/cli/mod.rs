@@ -51,9 +51,13 @@ pub fn main() -> ExitCode {
     };
     let done = match arguments.command {
         Command::Eval { words } => eval::run(&words),
-        Command::Tasksets(arguments) => block_on(tasksets::run(arguments, &mut std::io::stdout())),
+        Command::Tasksets(arguments) => block_on(async {
+            let mut text = Vec::new();
+            tasksets::run(arguments, &mut text).await?;
+            output::print(text)
+        }),
         Command::Why(arguments) => why::run(arguments),
-        Command::Sim(arguments) => sim::run(arguments, Some(shipped_oracle())).map_err(exit::Failure::failed),
+        Command::Sim(arguments) => sim::run(arguments, Some(shipped_oracle())),
     };
     done.unwrap_or_else(|failure| {
         output::note(&format!("error: {}", failure.message()));

@@ -6,9 +6,9 @@ use std::io::{self, ErrorKind, Write as _};
 use super::exit::Failure;
 
 /// Writes a result. A reader that has gone away is no failure.
-pub(super) fn print(text: &str) -> Result<(), Failure> {
+pub(super) fn print(text: impl AsRef<[u8]>) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+    match stdout.write_all(text.as_ref()).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Failure::failed(error)),
         _ => Ok(()),
     }

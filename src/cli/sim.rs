@@ -2,14 +2,16 @@
 
 use std::{env, net::IpAddr, process::ExitCode, sync::Arc, time::Duration};
 
-use anyhow::{Context, Result};
+use anyhow::{Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::{
+    exit::{self, Failure},
+    output,
+};
 use crate::sim::{ApiKey, FaultRule, Oracle, Policy, Settings, SimError, Simulator};
 
-/// Exit status of a bad value.
-const BAD_USAGE: u8 = 2;
 /// Context window where none is asked for.
 const DEFAULT_WINDOW: usize = 32_768;
 
@@ -87,51 +89,36 @@ pub(super) enum PolicyName {
 /// Serves until SIGINT or SIGTERM; `oracle` is what the policy `oracle` asks.
 ///
 /// # Errors
-/// Only what is nobody's usage error: no runtime, no signal handlers, an address that is taken. Bad values are told on
-/// stderr and end in status 2.
-pub(super) fn run(args: SimArgs, oracle: Option<Arc<dyn Oracle>>) -> Result<ExitCode> {
-    let settings = match settings(args) {
-        Ok(settings) => settings,
-        Err(message) => return Ok(refuse(&message)),
-    };
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start a runtime")?;
+/// Bad values (usage); no runtime, no signal handlers, an address that is taken (failed).
+pub(super) fn run(args: SimArgs, oracle: Option<Arc<dyn Oracle>>) -> Result<ExitCode, Failure> {
+    let settings = settings(args).map_err(Failure::usage)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::failed)?;
     runtime.block_on(serve(settings, oracle))
 }
 
-async fn serve(settings: Settings, oracle: Option<Arc<dyn Oracle>>) -> Result<ExitCode> {
+async fn serve(settings: Settings, oracle: Option<Arc<dyn Oracle>>) -> Result<ExitCode, Failure> {
     // Before the line that says we are ready, so that a signal right after it is not lost.
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch for SIGINT")?;
-    let mut terminate = signal(SignalKind::terminate()).context("cannot watch for SIGTERM")?;
-    let simulator = match Simulator::start(settings, oracle).await {
-        Ok(simulator) => simulator,
-        Err(SimError::Settings(error)) => return Ok(refuse(&error.to_string())),
-        Err(error) => return Err(error.into()),
-    };
-    announce(&simulator);
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::failed)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(Failure::failed)?;
+    let simulator = Simulator::start(settings, oracle).await.map_err(|error| match error {
+        SimError::Settings(error) => Failure::usage(error),
+        error => Failure::failed(error),
+    })?;
+    // The one line that callers wait for.
+    output::print(format!("listening on {} model={}\n", simulator.base_url(), simulator.model()))?;
     tokio::select! {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
     }
     simulator.shutdown().await;
-    Ok(ExitCode::SUCCESS)
+    Ok(exit::DONE.into())
 }
 
-#[expect(clippy::print_stdout, reason = "the one line that callers wait for")]
-fn announce(simulator: &Simulator) {
-    println!("listening on {} model={}", simulator.base_url(), simulator.model());
-}
-
-#[expect(clippy::print_stderr, reason = "the command line tells its user what is wrong")]
-fn refuse(message: &str) -> ExitCode {
-    eprintln!("error: {message}");
-    ExitCode::from(BAD_USAGE)
-}
-
-fn settings(args: SimArgs) -> Result<Settings, String> {
+fn settings(args: SimArgs) -> Result<Settings> {
     let policy = match (args.policy, args.text) {
         (PolicyName::Fixed, Some(text)) => Policy::Fixed(text),
-        (PolicyName::Fixed, None) => return Err("--policy fixed needs --text".to_owned()),
-        (_, Some(_)) => return Err("--text is only for --policy fixed".to_owned()),
+        (PolicyName::Fixed, None) => bail!("--policy fixed needs --text"),
+        (_, Some(_)) => bail!("--text is only for --policy fixed"),
         (PolicyName::Oracle, None) => Policy::Oracle,
         (PolicyName::Echo, None) => Policy::Echo,
         (PolicyName::Random, None) => Policy::Random,
@@ -140,7 +127,7 @@ fn settings(args: SimArgs) -> Result<Settings, String> {
         None => None,
         Some(variable) => match env::var(&variable) {
             Ok(key) => Some(ApiKey::new(key)),
-            Err(_) => return Err(format!("--api-key-var: the environment variable {variable} is not set")),
+            Err(_) => bail!("--api-key-var: the environment variable {variable} is not set"),
         },
     };
     Ok(Settings {
@@ -163,13 +150,13 @@ fn settings(args: SimArgs) -> Result<Settings, String> {
     })
 }
 
-fn milliseconds(flag: &str, value: f64) -> Result<Duration, String> {
+fn milliseconds(flag: &str, value: f64) -> Result<Duration> {
     /// A day: longer than anything that is meant.
     const LONGEST: f64 = 86_400_000.0;
     if (0.0..=LONGEST).contains(&value) {
         Ok(Duration::from_secs_f64(value / 1e3))
     } else {
-        Err(format!("{flag} {value} is not a time between 0 and {LONGEST} ms"))
+        Err(anyhow!("{flag} {value} is not a time between 0 and {LONGEST} ms"))
     }
 }
 
@@ -185,9 +172,9 @@ mod tests {
         args: SimArgs,
     }
 
-    fn parse(line: &str) -> Result<Settings, String> {
+    fn parse(line: &str) -> Result<Settings> {
         let words = std::iter::once("sim").chain(line.split_whitespace());
-        settings(Program::try_parse_from(words).map_err(|error| error.to_string())?.args)
+        settings(Program::try_parse_from(words)?.args)
     }
 
     #[test]
@@ -206,7 +193,7 @@ mod tests {
     fn bad_values_are_named() {
         let check = |line: &str, expected: &str| {
             let error = parse(line).err().unwrap_or_else(|| panic!("{line} is refused"));
-            assert!(error.contains(expected), "{error}");
+            assert!(error.to_string().contains(expected), "{error}");
         };
         check("--ttft-ms -1", "--ttft-ms -1 is not a time");
         check("--fault teapot:1", "unknown fault kind `teapot`");

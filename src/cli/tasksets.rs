@@ -144,12 +144,15 @@ fn readable(message: &Message) -> String {
 
 /// Longest field shown whole, in characters.
 const LONGEST: usize = 400;
+/// What is shown of a longer one, in characters.
+const BEGINNING: usize = 60;
 
 fn shortened(text: &str) -> String {
-    match text.char_indices().nth(LONGEST) {
-        Some((cut, _)) => format!("{}… ({} bytes)", &text[..cut.min(60)], text.len()),
-        None => text.to_owned(),
+    if text.chars().nth(LONGEST).is_none() {
+        return text.to_owned();
     }
+    let beginning: String = text.chars().take(BEGINNING).collect();
+    format!("{beginning}… ({} bytes)", text.len())
 }
 
 #[cfg(test)]
@@ -184,6 +187,13 @@ mod tests {
             let rows = rows.lines().map(serde_json::from_str::<crate::trace::TraceTask>);
             assert_eq!(rows.map(|row| row.expect("a task").data.idx).collect::<Vec<_>>(), [Some(0), Some(1)]);
         }
+    }
+
+    #[test]
+    fn long_fields_are_cut_between_characters() {
+        let long = "a".to_owned() + &"é".repeat(LONGEST);
+        assert_eq!(shortened(&long), format!("a{}… (801 bytes)", "é".repeat(59)));
+        assert_eq!(shortened(&"é".repeat(LONGEST)), "é".repeat(LONGEST));
     }
 
     #[tokio::test]

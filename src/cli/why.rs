@@ -34,6 +34,6 @@ pub(super) fn run(args: WhyArgs) -> Result<ExitCode, Failure> {
         report::WhyError::NoRollout { .. } | report::WhyError::ManyRollouts { .. } => Failure::usage(error),
         error => Failure::failed(error),
     })?;
-    output::print(&String::from_utf8_lossy(&text))?;
+    output::print(text)?;
     Ok(exit::DONE.into())
 }

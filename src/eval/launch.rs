@@ -11,9 +11,9 @@ use tokio_util::sync::CancellationToken;
 use super::{Plan, RunEnd, Runner, Summary};
 use crate::{
     agent::Agent,
-    config::{RetryRules, Select},
+    config::{Redactor, RetryRules, Select},
     envs::{self, Episodes},
-    store::{Attempt, Event, Index, Journal, Redact, Results, RunDir, RunState, StoreError},
+    store::{Attempt, Event, Index, Journal, Results, RunDir, RunState, StoreError},
     taskset::{TaskStream, Taskset, planned},
     trace::{EnvInfo, RunInfo, now},
 };
@@ -43,7 +43,7 @@ pub struct Launch {
     /// Headline for people.
     pub title: String,
     /// Takes secrets out of every line.
-    pub redact: Option<Arc<dyn Redact>>,
+    pub redactor: Redactor,
     /// Number of this attempt, from 1.
     pub attempt: u32,
 }
@@ -78,7 +78,7 @@ impl Launch {
         let resumed = index.finished();
         state.attempts.push(Attempt { number: self.attempt, started: now(), seconds: 0.0, resumed });
         run_dir.save_state(&state)?;
-        let journal = Arc::new(Journal::open(&run_dir.traces(), self.redact)?);
+        let journal = Arc::new(Journal::open(&run_dir.traces(), self.redactor)?);
 
         let tasks = planned(taskset.size(), &self.select);
         let total = tasks.map(|tasks| tasks.saturating_mul(u64::from(state.num_rollouts)));

@@ -231,7 +231,7 @@ impl Attempts for SessionCall<'_> {
     }
 
     fn announce(&mut self, cause: &Fault, wait: Duration) {
-        tracing::debug!(session = %self.session.id, cause = %cause.message, ?wait, "a call is tried again");
+        tracing::info!(session = %self.session.id, cause = %cause.message, ?wait, "a call is tried again");
         self.session.inner.tell(|| PoolEvent::Retry {
             session: Arc::clone(&self.session.id),
             endpoint: Arc::clone(&self.engine().endpoint),

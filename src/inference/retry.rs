@@ -42,7 +42,7 @@ pub(super) async fn call<A: Attempts>(
     settings: &RetrySettings,
     mut attempts: A,
 ) -> Result<Success<A::Output>, ChatFailure> {
-    let end = settings.budget.map(|budget| Instant::now() + budget);
+    let end = settings.budget.and_then(|budget| Instant::now().checked_add(budget));
     let mut failed = Vec::new();
     loop {
         let endpoint = attempts.choose();

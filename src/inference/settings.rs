@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use crate::config::{ClientConfig, Secret, SecretError};
+use crate::config::{ClientConfig, DEFAULT_API_KEY_VAR, Secret, SecretError};
 
 /// Settings of a [`Pool`](super::Pool). Not printable: a base URL or a header may hold a secret.
 #[derive(Clone)]
@@ -116,7 +116,7 @@ impl PoolSettings {
         Self {
             base_urls: base_urls.into_iter().map(Into::into).collect(),
             key: None,
-            api_key_var: "OPENAI_API_KEY".to_owned(),
+            api_key_var: DEFAULT_API_KEY_VAR.to_owned(),
             headers: BTreeMap::new(),
             secret_headers: BTreeMap::new(),
             session_header: "X-Session-ID".to_owned(),

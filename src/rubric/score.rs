@@ -136,8 +136,7 @@ fn first_fault(results: Vec<Result<Score, Fault>>) -> Result<Vec<Score>, Fault> 
 }
 
 fn panicked(panic: &(dyn Any + Send)) -> Fault {
-    let message = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    Fault::new(FaultClass::Scoring, format!("the scorer panicked: {}", message.unwrap_or("no message")))
+    Fault::from_panic(FaultClass::Scoring, "the scorer", panic)
 }
 
 /// A scorer that waits for something, from a function that returns a boxed future.

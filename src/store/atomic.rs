@@ -10,7 +10,15 @@ pub fn write_atomically(path: &Path, content: &[u8]) -> Result<(), StoreError> {
     replace(path, |file| file.write_all(content))
 }
 
-/// The same for content that is produced while it is written.
+/// Writes a value as JSON for people, atomically.
+pub(super) fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<(), StoreError> {
+    let mut text = serde_json::to_vec_pretty(value)
+        .map_err(|error| StoreError::Format { path: path.to_owned(), problem: error.to_string() })?;
+    text.push(b'\n');
+    write_atomically(path, &text)
+}
+
+/// [`write_atomically`] for content that is produced while it is written.
 pub(crate) fn replace(path: &Path, write: impl FnOnce(&mut File) -> std::io::Result<()>) -> Result<(), StoreError> {
     let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder).map_err(StoreError::io("create", folder))?;

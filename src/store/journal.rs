@@ -4,29 +4,16 @@ use std::{
     fs::{File, OpenOptions},
     io::{self, Write},
     path::{Path, PathBuf},
-    sync::Arc,
     thread,
 };
 
 use tokio::sync::{mpsc, oneshot};
 
 use super::{Span, StoreError, scan};
-use crate::trace::Episode;
+use crate::{config::Redactor, trace::Episode};
 
 /// Lines waiting for the writer; a full queue holds back those who append.
 const QUEUE: usize = 256;
-
-/// Takes secrets out of a line before it is written. A plain function will do.
-pub trait Redact: Send + Sync {
-    /// Replaces every known secret in the line, which must stay valid JSON.
-    fn redact(&self, line: &mut String);
-}
-
-impl<F: Fn(&mut String) + Send + Sync> Redact for F {
-    fn redact(&self, line: &mut String) {
-        self(line);
-    }
-}
 
 /// What the journal writes to.
 pub trait JournalFile: Send {
@@ -72,23 +59,18 @@ enum Request {
 
 impl Journal {
     /// Opens the journal for appending and mends its end: a torn last line is cut off, a whole one without its line feed
-    /// gets it. Everything else in it stays as it is.
-    pub fn open(path: &Path, redact: Option<Arc<dyn Redact>>) -> Result<Self, StoreError> {
+    /// gets it. Everything else in it stays as it is. `redactor` takes secrets out of every line before it is written.
+    pub fn open(path: &Path, redactor: Redactor) -> Result<Self, StoreError> {
         scan::mend_tail(path)?;
         let file = open_for_append(path)?;
         let length = file.metadata().map_err(StoreError::io("read", path))?.len();
-        Self::over(path, Box::new(file), length, redact)
+        Self::over(path, Box::new(file), length, redactor)
     }
 
     /// A journal over any file of the given length; `path` names it in messages.
-    pub fn over(
-        path: &Path,
-        file: Box<dyn JournalFile>,
-        length: u64,
-        redact: Option<Arc<dyn Redact>>,
-    ) -> Result<Self, StoreError> {
+    pub fn over(path: &Path, file: Box<dyn JournalFile>, length: u64, redactor: Redactor) -> Result<Self, StoreError> {
         let (sender, receiver) = mpsc::channel(QUEUE);
-        let writer = Writer { path: path.to_owned(), file, length, redact, failed: None };
+        let writer = Writer { path: path.to_owned(), file, length, redactor, failed: None };
         let writer = thread::Builder::new()
             .name("journal".to_owned())
             .spawn(move || writer.run(receiver))
@@ -136,7 +118,7 @@ struct Writer {
     path: PathBuf,
     file: Box<dyn JournalFile>,
     length: u64,
-    redact: Option<Arc<dyn Redact>>,
+    redactor: Redactor,
     failed: Option<String>,
 }
 
@@ -162,9 +144,7 @@ impl Writer {
         self.check()?;
         let mut line = serde_json::to_string(episode)
             .map_err(|error| StoreError::Format { path: self.path.clone(), problem: error.to_string() })?;
-        if let Some(redact) = &self.redact {
-            redact.redact(&mut line);
-        }
+        self.redactor.redact_line(&mut line);
         let span = Span { offset: self.length, length: line.len() as u64 };
         line.push('\n');
         if let Err(source) = self.file.append(line.as_bytes()) {

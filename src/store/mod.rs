@@ -32,7 +32,7 @@ mod state;
 pub use atomic::write_atomically;
 pub use error::StoreError;
 pub use event::Event;
-pub use journal::{Journal, JournalFile, Redact};
+pub use journal::{Journal, JournalFile};
 pub use results::{ErrorExample, Mean, Results, RewardMean, UsageTotals, Verdict};
 pub use row::{Fingerprint, Row, RowFault, Span};
 pub use run_dir::{Opening, RunDir, resolved_config_of, results_of, state_of, traces_of};

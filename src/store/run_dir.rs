@@ -6,7 +6,7 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use super::{Results, RunState, StoreError, write_atomically};
+use super::{Results, RunState, StoreError, atomic::write_json, write_atomically};
 
 /// How a run directory is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,8 +88,7 @@ impl RunDir {
 
     /// Writes the resolved config, atomically.
     pub fn save_resolved(&self, config: &serde_json::Value) -> Result<(), StoreError> {
-        let path = self.resolved_config();
-        write_atomically(&path, &pretty(&path, config)?)
+        write_json(&self.resolved_config(), config)
     }
 
     /// Copies launch files verbatim: `configs/eval.toml`, further ones as `configs/eval_2.toml` and so on.
@@ -118,8 +117,7 @@ impl RunDir {
 
     /// Writes `results.json`, atomically.
     pub fn save_results(&self, results: &Results) -> Result<(), StoreError> {
-        let path = results_of(&self.path);
-        write_atomically(&path, &pretty(&path, results)?)
+        write_json(&results_of(&self.path), results)
     }
 
     /// Begins a launch: makes `logs/attempt_<n>/`, switches `logs/latest` to it, and opens its log for writing. Returns n,
@@ -245,13 +243,6 @@ fn host() -> String {
         "" => "this host".to_owned(),
         name => name.to_owned(),
     }
-}
-
-fn pretty(path: &Path, value: &impl serde::Serialize) -> Result<Vec<u8>, StoreError> {
-    let mut text = serde_json::to_vec_pretty(value)
-        .map_err(|error| StoreError::Format { path: path.to_owned(), problem: error.to_string() })?;
-    text.push(b'\n');
-    Ok(text)
 }
 
 #[cfg(unix)]

@@ -14,17 +14,13 @@ use indexmap::IndexMap;
 use serde::{Deserialize, de::IgnoredAny};
 
 use super::{Fingerprint, Row, RowFault, Span, StoreError, atomic};
-use crate::trace::{Episode, Fault, FaultClass, Usage};
+use crate::trace::{Episode, Fault, FaultClass, Usage, truncates};
 
 /// Bytes of whole lines that one worker parses at a time; longer lines travel alone.
 const BATCH: usize = 1 << 20;
 
 /// Parsing is the dear part; two workers keep pace with the disk.
 const WORKERS: usize = 2;
-
-/// Stop conditions that verifiers 0.4.0 counts as truncation (`Trace.is_truncated`).
-const TRUNCATING: [&str; 5] =
-    ["max_turns", "max_input_tokens", "max_output_tokens", "max_total_tokens", "compaction_failed"];
 
 /// What a pass over a journal met, beside its rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -486,7 +482,7 @@ impl TraceLine<'_> {
 
     fn is_truncated(&self) -> bool {
         let last = self.calls.iter().rev().find(|call| call.error.is_none());
-        self.stop_condition.as_deref().is_some_and(|condition| TRUNCATING.contains(&condition))
+        self.stop_condition.as_deref().is_some_and(truncates)
             || last.is_some_and(|call| call.finish_reason.as_deref() == Some("length"))
     }
 

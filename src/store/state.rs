@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{StoreError, write_atomically};
+use super::{StoreError, atomic::write_json};
 
 /// Format version that this build writes. Older ones are read as long as they can be mended.
 pub const STATE_VERSION: u32 = 1;
@@ -76,9 +76,6 @@ impl RunState {
     }
 
     pub(crate) fn save(&self, path: &Path) -> Result<(), StoreError> {
-        let mut text = serde_json::to_vec_pretty(self)
-            .map_err(|error| StoreError::Format { path: path.to_owned(), problem: error.to_string() })?;
-        text.push(b'\n');
-        write_atomically(path, &text)
+        write_json(path, self)
     }
 }

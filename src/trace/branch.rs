@@ -231,9 +231,7 @@ impl Trace {
     /// Whether a budget, a failed compaction or the token limit of the last call cut the rollout. A time-out is not a
     /// truncation.
     pub fn is_truncated(&self) -> bool {
-        const BUDGETS: [&str; 5] =
-            ["max_turns", "max_input_tokens", "max_output_tokens", "max_total_tokens", "compaction_failed"];
-        self.stop_condition.as_deref().is_some_and(|condition| BUDGETS.contains(&condition))
+        self.stop_condition.as_deref().is_some_and(truncates)
             || self
                 .calls
                 .iter()
@@ -271,6 +269,15 @@ impl Trace {
         }
         self.graph.link(&links)
     }
+}
+
+/// Whether a stop condition says that a budget or a failed compaction cut the rollout (verifiers 0.4.0,
+/// `Trace.is_truncated`).
+pub fn truncates(stop_condition: &str) -> bool {
+    matches!(
+        stop_condition,
+        "max_turns" | "max_input_tokens" | "max_output_tokens" | "max_total_tokens" | "compaction_failed"
+    )
 }
 
 fn is_link_type(kind: &str) -> bool {

@@ -1,6 +1,6 @@
 //! What went wrong, and by whose fault.
 
-use std::fmt;
+use std::{any::Any, fmt};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, ser::SerializeMap};
 
@@ -116,6 +116,12 @@ impl Fault {
             source = cause.source();
         }
         fault
+    }
+
+    /// A fault of a class from a caught panic; `who` panicked.
+    pub fn from_panic(class: FaultClass, who: &str, panic: &(dyn Any + Send)) -> Self {
+        let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        Self::new(class, format!("{who} panicked: {}", text.unwrap_or("no message")))
     }
 
     /// The same fault, marked as worth retrying or not.

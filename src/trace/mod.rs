@@ -20,7 +20,7 @@ mod timing;
 mod tokens;
 mod usage;
 
-pub use branch::{Branch, TokenCounts};
+pub use branch::{Branch, TokenCounts, truncates};
 pub use episode::{EnvInfo, Episode, GroupInfo, Outcome, RunInfo};
 pub use error::GraphError;
 pub use fault::{Fault, FaultClass};

@@ -23,12 +23,12 @@ pub struct Usage {
 impl Usage {
     /// Prompt tokens with cache reads.
     pub fn input_tokens(&self) -> u64 {
-        self.prompt_tokens + self.cached_input_tokens.unwrap_or(0)
+        self.prompt_tokens.saturating_add(self.cached_input_tokens.unwrap_or(0))
     }
 
     /// Input plus completion.
     pub fn total_tokens(&self) -> u64 {
-        self.input_tokens() + self.completion_tokens
+        self.input_tokens().saturating_add(self.completion_tokens)
     }
 
     /// The sum of several usages; an optional field is the sum over those that report it. `None` for no usages.
