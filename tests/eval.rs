@@ -295,6 +295,25 @@ fn failed_rollouts_have_a_class_and_no_reward_and_a_resume_redoes_them() {
     strict.run(&[&arguments[..10], &["--max-error-rate", "0.2"]].concat()).expect(1).says("max_error_rate");
 }
 
+#[test]
+fn deadlines_beyond_the_end_of_the_clock_are_none() {
+    let folder = Folder::new();
+    let simulator = Simulator::start(&["--policy", "echo"]);
+    let mut arguments = vec!["eval", "reverse-text", "-m", "sim", "-b", &simulator.base_url, "-n", "1"];
+    for flag in [
+        "--env.timeout.episode=1.8e19",
+        "--env.agent.timeout.rollout=1.8e19",
+        "--env.agent.timeout.scoring=1.8e19",
+        "--client.timeout.call=1.8e19",
+        "--client.timeout.connect=1.8e19",
+        "--client.timeout.first-byte=1.8e19",
+        "--client.timeout.idle=1.8e19",
+    ] {
+        arguments.push(flag);
+    }
+    folder.run(&arguments).expect(0);
+}
+
 fn wait_for_lines(folder: &Folder, lines: usize) {
     for _ in 0..2000 {
         let written = glob_traces(folder);

@@ -162,22 +162,23 @@ fn from_env(variable: &str) -> Result<Option<Secret>, SecretError> {
 }
 
 impl Default for Deadlines {
-    /// Connect 10 s, first byte 10 min (an answer that is not streamed sends nothing before it is complete), idle 2 min.
+    /// Connect 30 s, first byte 30 min (an answer that is not streamed sends nothing before it is complete), idle 5 min:
+    /// the defaults of a configuration.
     fn default() -> Self {
         Self {
-            connect: Duration::from_secs(10),
-            first_byte: Some(Duration::from_secs(600)),
-            idle: Some(Duration::from_secs(120)),
+            connect: Duration::from_secs(30),
+            first_byte: Some(Duration::from_secs(1800)),
+            idle: Some(Duration::from_secs(300)),
         }
     }
 }
 
 impl Default for RetrySettings {
-    /// 5 retries within 30 min, waits of 0.5 s doubling to 30 s, `Retry-After` up to 5 min.
+    /// 4 retries within 2 h, the defaults of a configuration; waits of 0.5 s doubling to 30 s, `Retry-After` up to 5 min.
     fn default() -> Self {
         Self {
-            max_retries: 5,
-            budget: Some(Duration::from_secs(1800)),
+            max_retries: 4,
+            budget: Some(Duration::from_secs(7200)),
             first_wait: Duration::from_millis(500),
             longest_wait: Duration::from_secs(30),
             longest_retry_after: Duration::from_secs(300),
@@ -189,5 +190,25 @@ impl Default for BreakerSettings {
     /// Out after 3 failures in a row; checked after 1 s, then less and less often, down to every 30 s.
     fn default() -> Self {
         Self { failures: 3, first_probe: Duration::from_secs(1), longest_probe: Duration::from_secs(30) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::config::{Document, EvalConfig, Layer};
+
+    #[test]
+    fn the_defaults_are_those_of_a_configuration() {
+        let given =
+            json!({"model": "m", "client": {"base_url": "http://localhost:8000/v1"}, "env": {"taskset": {"id": "t"}}});
+        let document = Document::new([Layer::from_value(&given)]);
+        let (config, _) = EvalConfig::from_document(document, |_, _| {}).unwrap();
+        let read = PoolSettings::from_config(&config.client.unwrap()).unwrap();
+        let plain = PoolSettings::new(["http://localhost:8000/v1"]);
+        assert_eq!((read.deadlines, read.retry, read.stream), (plain.deadlines, plain.retry, plain.stream));
+        assert_eq!(read.api_key_var, plain.api_key_var);
     }
 }

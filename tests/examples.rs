@@ -1,0 +1,33 @@
+//! Every example resolves as it stands, and says nothing that has no effect.
+#![allow(clippy::disallowed_methods, reason = "tests run the program")]
+
+mod program;
+
+use std::{fs, path::PathBuf};
+
+use program::Folder;
+
+#[test]
+fn every_example_of_an_evaluation_resolves() {
+    let examples = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("examples/eval");
+    let folder = Folder::new();
+    let mut seen = 0;
+    for entry in fs::read_dir(examples).unwrap() {
+        let file = entry.unwrap().path();
+        let shown = file.to_str().unwrap();
+        let done = folder.run(&["eval", "@", shown, "--dry-run"]).expect(0).says(&format!("# {shown}:"));
+        assert_eq!(done.stderr, "", "{shown}");
+        // The command that its first lines name is one that works.
+        let text = fs::read_to_string(&file).unwrap();
+        let name = file.file_name().unwrap().to_str().unwrap();
+        let command = text.lines().find_map(|line| line.strip_prefix("#   rollhouse ")).unwrap();
+        assert!(command.starts_with(&format!("eval @ examples/eval/{name}")), "{shown}: {command}");
+        let mut words: Vec<&str> = command.split_whitespace().collect();
+        words[2] = shown;
+        words.push("--dry-run");
+        folder.run(&words).expect(0);
+        seen += 1;
+    }
+    assert!(seen > 1, "the examples were not found");
+    assert!(!folder.path().join("outputs").exists(), "showing a configuration writes nothing");
+}
