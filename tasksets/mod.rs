@@ -36,7 +36,8 @@ pub fn find(id: &str) -> Result<&'static Shipped, TasksetError> {
 
 /// The key `num_tasks` of tasksets that make their tasks.
 fn num_tasks(section: &mut Section<'_>) -> Option<u64> {
-    let count: Option<u64> = section.get("num_tasks");
+    let count: Option<u64> =
+        section.doc("How many tasks there are; as many as there can be without it").get("num_tasks");
     if count == Some(0) {
         section.fault("num_tasks", "is 0; give at least 1, or leave it out");
         return None;

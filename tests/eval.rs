@@ -296,6 +296,14 @@ fn failed_rollouts_have_a_class_and_no_reward_and_a_resume_redoes_them() {
 }
 
 #[test]
+fn the_help_of_a_taskset_lists_its_keys() {
+    let folder = Folder::new();
+    folder.run(&["eval", "wordle", "--help"]).expect(0).says("--env.taskset.max-guesses");
+    let plain = folder.run(&["eval", "--help"]).expect(0).says("--num-rollouts");
+    assert!(!plain.stdout.contains("max-guesses"), "{plain:#?}");
+}
+
+#[test]
 fn deadlines_beyond_the_end_of_the_clock_are_none() {
     let folder = Folder::new();
     let simulator = Simulator::start(&["--policy", "echo"]);

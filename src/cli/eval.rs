@@ -42,12 +42,13 @@ struct Request {
 
 /// Runs the command with the words after `eval`.
 pub(super) fn run(words: &[String]) -> Result<ExitCode, Failure> {
-    let switches = parse_args(words, &EvalConfig::grammar("", |_, _| {})).map_err(usage)?.switches;
+    let asked = parse_args(words, &EvalConfig::grammar("", |_, _| {})).map_err(usage)?;
+    let switches = asked.switches;
     let given = |switch: &str| switches.contains_key(switch);
     let mut opened = None;
     let mut open = |id: &str, block: &mut Section<'_>| opened = open_taskset(id, block);
     if given("help") {
-        output::print(help())?;
+        output::print(help(asked.positional.first().map_or("", String::as_str)))?;
         return Ok(exit::DONE.into());
     }
     let resume = switches.get("resume").cloned().flatten().map(PathBuf::from);
@@ -267,12 +268,14 @@ fn conclude(ended: &Ended, directory: &Path, json: bool) -> Result<ExitCode, Fai
     }
 }
 
-fn help() -> String {
-    let keys = EvalConfig::keys("", |_, _| {});
+/// The help of the command, with the keys of a taskset if one is named.
+fn help(id: &str) -> String {
+    let keys = EvalConfig::keys(id, |id, block| drop(open_taskset(id, block)));
     let mut text = String::from(
         "Run a taskset against a model and score it.\n\n\
          Usage: rollhouse eval TASKSET [FLAGS] [@ FILE]...\n       rollhouse eval --resume RUN_DIR\n\n\
-         Without a base URL the model is simulated. `rollhouse tasksets list` shows the tasksets.\n\nShort flags:\n",
+         Without a base URL the model is simulated. `rollhouse tasksets` names the tasksets;\n\
+         with a TASKSET this help lists its keys too.\n\nShort flags:\n",
     );
     for alias in EVAL_ALIASES {
         let names: Vec<String> = (alias.short.iter().map(|letter| format!("-{letter}")))

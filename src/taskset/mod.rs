@@ -15,7 +15,7 @@ use futures::{StreamExt, future::BoxFuture, stream, stream::BoxStream};
 
 pub use instructed::Instructed;
 pub use random::PythonRandom;
-pub use registry::{Key, Shipped, find_in};
+pub use registry::{Shipped, find_in};
 pub use sample::{planned, select};
 
 use crate::{

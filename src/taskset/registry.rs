@@ -14,24 +14,9 @@ pub struct Shipped {
     pub summary: &'static str,
     /// Its card, in Markdown.
     pub readme: &'static str,
-    /// Its configuration keys.
-    pub keys: &'static [Key],
-    /// Opens it from its block of the configuration; reads no data and asks for no key. Faults of the configuration are
-    /// recorded in the section and do not fail the call.
+    /// Opens it from its block of the configuration, each key with its meaning ([`Section::doc`]); reads no data and asks
+    /// for no secret. Faults of the configuration are recorded in the section and do not fail the call.
     pub open: fn(&mut Section<'_>) -> Result<Arc<dyn Taskset>, TasksetError>,
-}
-
-/// A configuration key of a taskset, for people.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Key {
-    /// The key, in snake case.
-    pub name: &'static str,
-    /// What it holds, in words.
-    pub kind: &'static str,
-    /// Its default, as written in TOML; empty for none.
-    pub default: &'static str,
-    /// What it does.
-    pub meaning: &'static str,
 }
 
 /// Finds a taskset by name. Case and `_` for `-` do not matter, an owner before a slash, a version after an `@` and a
@@ -85,7 +70,7 @@ mod tests {
     fn shipped() -> Vec<Shipped> {
         let open = |_: &mut Section<'_>| Err(TasksetError::Source("not opened here".to_owned()));
         ["alphabet-sort", "reverse-text", "gsm8k", "wordle"]
-            .map(|id| Shipped { id, summary: "", readme: "", keys: &[], open })
+            .map(|id| Shipped { id, summary: "", readme: "", open })
             .to_vec()
     }
 

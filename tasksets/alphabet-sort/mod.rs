@@ -15,7 +15,7 @@ use super::conversation::{said_by_user, turns};
 use crate::{
     config::Section,
     rubric::Rubric,
-    taskset::{Key, Shipped, TaskStream, Taskset, TasksetError, TasksetSize, User, UserTurn, generated},
+    taskset::{Shipped, TaskStream, Taskset, TasksetError, TasksetSize, User, UserTurn, generated},
     trace::{Fault, Message, TraceTask},
 };
 
@@ -23,41 +23,6 @@ pub(super) const SHIPPED: Shipped = Shipped {
     id: "alphabet-sort",
     summary: "keep a list of names in alphabetical order while the user adds more each turn",
     readme: include_str!("README.md"),
-    keys: &[
-        Key { name: "min_turns", kind: "a whole number, 1 to 50", default: "1", meaning: "fewest turns of a task" },
-        Key { name: "max_turns", kind: "a whole number, 1 to 50", default: "3", meaning: "most turns of a task" },
-        Key {
-            name: "min_names_per_turn",
-            kind: "a whole number, 1 to 50",
-            default: "1",
-            meaning: "fewest names that a turn brings",
-        },
-        Key {
-            name: "max_names_per_turn",
-            kind: "a whole number, 1 to 50",
-            default: "5",
-            meaning: "most names that a turn brings",
-        },
-        Key {
-            name: "similarity_power",
-            kind: "a whole number, 1 to 64",
-            default: "4",
-            meaning: "power that the similarity is raised to: the higher, the less a nearly right list earns",
-        },
-        Key {
-            name: "power_per_turn",
-            kind: "true or false",
-            default: "true",
-            meaning: "raise each turn's similarity to the power, then average; or average first (false)",
-        },
-        Key {
-            name: "num_tasks",
-            kind: "a whole number, at least 1",
-            default: "",
-            meaning: "how many tasks there are; endless without it",
-        },
-        Key { name: "seed", kind: "a whole number", default: "1337420", meaning: "which tasks are made" },
-    ],
     open,
 };
 
@@ -72,10 +37,10 @@ struct AlphabetSort {
 }
 
 fn open(section: &mut Section<'_>) -> Result<Arc<dyn Taskset>, TasksetError> {
-    let min_turns = section.get_in("min_turns", 1..=50, 1_u64);
-    let max_turns = section.get_in("max_turns", 1..=50, 3_u64);
-    let min_names = section.get_in("min_names_per_turn", 1..=50, 1_u64);
-    let max_names = section.get_in("max_names_per_turn", 1..=50, 5_u64);
+    let min_turns = section.doc("Fewest turns of a task").get_in("min_turns", 1..=50, 1_u64);
+    let max_turns = section.doc("Most turns of a task").get_in("max_turns", 1..=50, 3_u64);
+    let min_names = section.doc("Fewest names that a turn brings").get_in("min_names_per_turn", 1..=50, 1_u64);
+    let max_names = section.doc("Most names that a turn brings").get_in("max_names_per_turn", 1..=50, 5_u64);
     if min_turns > max_turns {
         section.fault("min_turns", format!("is {min_turns}, above max_turns, which is {max_turns}"));
     }
@@ -93,8 +58,12 @@ fn open(section: &mut Section<'_>) -> Result<Arc<dyn Taskset>, TasksetError> {
         );
     }
     let grading = Grading {
-        power: section.get_in("similarity_power", 1..=64, 4_u32),
-        per_turn: section.get_or("power_per_turn", true),
+        power: section
+            .doc("Power that the similarity is raised to: the higher, the less a nearly right list earns")
+            .get_in("similarity_power", 1..=64, 4_u32),
+        per_turn: section
+            .doc("Raise each turn's similarity to the power, then average; or average first (false)")
+            .get_or("power_per_turn", true),
     };
     let rubric = Rubric::new()
         .reward("alphabet_sort", 1.0, move |context: crate::rubric::ScoreContext<'_>| grading.score(context))
@@ -103,7 +72,7 @@ fn open(section: &mut Section<'_>) -> Result<Arc<dyn Taskset>, TasksetError> {
     Ok(Arc::new(AlphabetSort {
         bounds: Bounds { turns: (min_turns.min(max_turns), max_turns), names: (min_names.min(max_names), max_names) },
         num_tasks: super::num_tasks(section),
-        seed: section.get_or("seed", SEED),
+        seed: section.doc("Which tasks are made").get_or("seed", SEED),
         rubric,
     }))
 }

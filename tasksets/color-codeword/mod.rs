@@ -12,7 +12,7 @@ use super::conversation::{instructions, replies, turns};
 use crate::{
     config::Section,
     rubric::{Rubric, Score, ScoreContext, tags::tag},
-    taskset::{Key, PythonRandom, Shipped, TaskStream, Taskset, TasksetError, TasksetSize, User, UserTurn, generated},
+    taskset::{PythonRandom, Shipped, TaskStream, Taskset, TasksetError, TasksetSize, User, UserTurn, generated},
     trace::{Content, ContentPart, Fault, ImageUrl, Message, Prompt, TaskData, TraceTask, UserMessage},
 };
 
@@ -20,33 +20,6 @@ pub(super) const SHIPPED: Shipped = Shipped {
     id: "color-codeword",
     summary: "read a code word from coloured squares in a picture",
     readme: include_str!("README.md"),
-    keys: &[
-        Key {
-            name: "min_letters",
-            kind: "a whole number, 1 to 20",
-            default: "3",
-            meaning: "fewest squares of a picture",
-        },
-        Key {
-            name: "max_letters",
-            kind: "a whole number, 1 to 20",
-            default: "6",
-            meaning: "most squares of a picture",
-        },
-        Key {
-            name: "num_turns",
-            kind: "a whole number, 1 to 20",
-            default: "1",
-            meaning: "turns, each with a picture that goes on with the word",
-        },
-        Key {
-            name: "num_tasks",
-            kind: "a whole number, at least 1",
-            default: "",
-            meaning: "how many tasks there are; endless without it",
-        },
-        Key { name: "seed", kind: "a whole number", default: "0", meaning: "which words and legends are made" },
-    ],
     open,
 };
 
@@ -67,17 +40,21 @@ struct ColorCodeword {
 }
 
 fn open(section: &mut Section<'_>) -> Result<Arc<dyn Taskset>, TasksetError> {
-    let fewest = section.get_in("min_letters", 1..=20, 3_u64);
-    let most = section.get_in("max_letters", 1..=20, 6_u64);
+    let fewest = section.doc("Fewest squares of a picture").get_in("min_letters", 1..=20, 3_u64);
+    let most = section.doc("Most squares of a picture").get_in("max_letters", 1..=20, 6_u64);
     if fewest > most {
         section.fault("min_letters", format!("is {fewest}, above max_letters, which is {most}"));
     }
     let rubric = Rubric::new().reward("codeword", 1.0, codeword).metric("letters", letters).metric("format", format);
     Ok(Arc::new(ColorCodeword {
         letters: (fewest.min(most), most),
-        num_turns: section.get_in("num_turns", 1..=20, 1_u64),
+        num_turns: section.doc("Turns, each with a picture that goes on with the word").get_in(
+            "num_turns",
+            1..=20,
+            1_u64,
+        ),
         num_tasks: super::num_tasks(section),
-        seed: section.get_or("seed", 0),
+        seed: section.doc("Which words and legends are made").get_or("seed", 0),
         rubric,
     }))
 }

@@ -16,7 +16,7 @@ use crate::{
         text::{Tolerance, numeric, parse_number},
     },
     taskset::{
-        Key, Shipped, TaskStream, Taskset, TasksetError, TasksetSize,
+        Shipped, TaskStream, Taskset, TasksetError, TasksetSize,
         dataset::{
             self, Row, Source,
             hub::{HubCache, HubDataset},
@@ -30,23 +30,6 @@ pub(super) const SHIPPED: Shipped = Shipped {
     id: "gsm8k",
     summary: "solve grade-school word problems; rows from a file, the Hugging Face cache or a small sample",
     readme: include_str!("README.md"),
-    keys: &[
-        Key {
-            name: "path",
-            kind: "a path",
-            default: "",
-            meaning: "a JSONL or Parquet file with the columns `question` and `answer`",
-        },
-        Key {
-            name: "dataset",
-            kind: "`owner/name`",
-            default: "",
-            meaning: "a data set in the Hugging Face cache, for example \"openai/gsm8k\"; never downloaded",
-        },
-        Key { name: "subset", kind: "text", default: "\"main\"", meaning: "configuration of the data set" },
-        Key { name: "split", kind: "text", default: "\"test\"", meaning: "split of the data set" },
-        Key { name: "revision", kind: "text", default: "\"main\"", meaning: "branch, tag or commit of the data set" },
-    ],
     open,
 };
 
@@ -69,11 +52,14 @@ struct Gsm8k {
 }
 
 fn open(section: &mut Section<'_>) -> Result<Arc<dyn Taskset>, TasksetError> {
-    let path: Option<PathBuf> = section.get("path");
-    let repo: Option<String> = section.get("dataset");
-    let config = section.get_or("subset", "main".to_owned());
-    let split = section.get_or("split", "test".to_owned());
-    let revision = section.get_or("revision", "main".to_owned());
+    let path: Option<PathBuf> =
+        section.doc("A JSONL or Parquet file with the columns `question` and `answer`").get("path");
+    let repo: Option<String> = section
+        .doc("A data set in the Hugging Face cache, for example \"openai/gsm8k\"; never downloaded")
+        .get("dataset");
+    let config = section.doc("Configuration of the data set").get_or("subset", "main".to_owned());
+    let split = section.doc("Split of the data set").get_or("split", "test".to_owned());
+    let revision = section.doc("Branch, tag or commit of the data set").get_or("revision", "main".to_owned());
     if path.is_some() && repo.is_some() {
         section.fault("path", "stands beside `dataset`; give only one of them");
     }

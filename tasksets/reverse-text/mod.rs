@@ -8,7 +8,7 @@ use super::conversation::{instructions, last_reply, said_by_user};
 use crate::{
     config::Section,
     rubric::{Rubric, Score, ScoreContext, similarity::ratio, tags::tag},
-    taskset::{Key, PythonRandom, Shipped, TaskStream, Taskset, TasksetError, TasksetSize, generated},
+    taskset::{PythonRandom, Shipped, TaskStream, Taskset, TasksetError, TasksetSize, generated},
     trace::{Fault, Message, Prompt, TaskData},
 };
 
@@ -16,17 +16,6 @@ pub(super) const SHIPPED: Shipped = Shipped {
     id: "reverse-text",
     summary: "write a text backwards, character by character",
     readme: include_str!("README.md"),
-    keys: &[
-        Key { name: "min_words", kind: "a whole number, 1 to 200", default: "3", meaning: "fewest words of a text" },
-        Key { name: "max_words", kind: "a whole number, 1 to 200", default: "8", meaning: "most words of a text" },
-        Key {
-            name: "num_tasks",
-            kind: "a whole number, at least 1",
-            default: "",
-            meaning: "how many tasks there are; endless without it",
-        },
-        Key { name: "seed", kind: "a whole number", default: "0", meaning: "which texts are made" },
-    ],
     open,
 };
 
@@ -45,8 +34,8 @@ struct ReverseText {
 }
 
 fn open(section: &mut Section<'_>) -> Result<Arc<dyn Taskset>, TasksetError> {
-    let fewest = section.get_in("min_words", 1..=200, 3_u64);
-    let most = section.get_in("max_words", 1..=200, 8_u64);
+    let fewest = section.doc("Fewest words of a text").get_in("min_words", 1..=200, 3_u64);
+    let most = section.doc("Most words of a text").get_in("max_words", 1..=200, 8_u64);
     if fewest > most {
         section.fault("min_words", format!("is {fewest}, above max_words, which is {most}"));
     }
@@ -54,7 +43,7 @@ fn open(section: &mut Section<'_>) -> Result<Arc<dyn Taskset>, TasksetError> {
     Ok(Arc::new(ReverseText {
         words: (fewest.min(most), most),
         num_tasks: super::num_tasks(section),
-        seed: section.get_or("seed", 0),
+        seed: section.doc("Which texts are made").get_or("seed", 0),
         rubric,
     }))
 }

@@ -13,7 +13,7 @@ use super::conversation::{instructions, replies, said_by_user, turns};
 use crate::{
     config::Section,
     rubric::{Rubric, Score, ScoreContext, strip_think},
-    taskset::{Key, PythonRandom, Shipped, TaskStream, Taskset, TasksetError, TasksetSize, User, UserTurn, generated},
+    taskset::{PythonRandom, Shipped, TaskStream, Taskset, TasksetError, TasksetSize, User, UserTurn, generated},
     trace::{Fault, Message, Prompt, TaskData, TraceTask},
 };
 
@@ -21,28 +21,6 @@ pub(super) const SHIPPED: Shipped = Shipped {
     id: "wordle",
     summary: "find a hidden five-letter word from the hints of a game",
     readme: include_str!("README.md"),
-    keys: &[
-        Key { name: "max_guesses", kind: "a whole number, 1 to 50", default: "6", meaning: "guesses in a game" },
-        Key {
-            name: "any_word",
-            kind: "true or false",
-            default: "false",
-            meaning: "take any five letters as a guess, not only words of the list",
-        },
-        Key {
-            name: "speed_weight",
-            kind: "a number, 0 to 1",
-            default: "0.0",
-            meaning: "weight of the reward `speed`; at 0 there is no such reward, and a well-played game earns exactly 1",
-        },
-        Key {
-            name: "num_tasks",
-            kind: "a whole number, at least 1",
-            default: "",
-            meaning: "how many of the words are played; all without it",
-        },
-        Key { name: "seed", kind: "a whole number", default: "0", meaning: "the order of the words" },
-    ],
     open,
 };
 
@@ -63,9 +41,12 @@ struct Wordle {
 }
 
 fn open(section: &mut Section<'_>) -> Result<Arc<dyn Taskset>, TasksetError> {
-    let max_guesses = section.get_in("max_guesses", 1..=50, 6_u64);
-    let any_word = section.get_or("any_word", false);
-    let speed_weight = section.get_in("speed_weight", 0.0..=1.0, 0.0);
+    let max_guesses = section.doc("Guesses in a game").get_in("max_guesses", 1..=50, 6_u64);
+    let any_word =
+        section.doc("Take any five letters as a guess, not only words of the list").get_or("any_word", false);
+    let speed_weight = section
+        .doc("Weight of the reward `speed`; at 0 there is no such reward, and a well-played game earns exactly 1")
+        .get_in("speed_weight", 0.0..=1.0, 0.0);
     // The weights add up to exactly 1 as binary fractions: a solved, well-formed game counts as correct in pass@k.
     let mut rubric = Rubric::new()
         .reward("solved", 0.625, solved)
@@ -80,7 +61,7 @@ fn open(section: &mut Section<'_>) -> Result<Arc<dyn Taskset>, TasksetError> {
         max_guesses,
         any_word,
         count: super::num_tasks(section).map_or(words, |count| count.min(words)),
-        seed: section.get_or("seed", 0),
+        seed: section.doc("The order of the words").get_or("seed", 0),
         rubric,
     }))
 }
