@@ -11,48 +11,11 @@ use toml::de::DeValue;
 
 use super::{
     fault::{Fault, Faults, Origin},
+    grammar::{Alias, Grammar, Target},
     layer::Layer,
-    nearest,
     node::{Content, Node, Table, Word, unset},
-    record::Key,
     value::Shape,
 };
-
-/// Another spelling of a key, or an option of the command itself.
-#[derive(Clone, Copy, Debug)]
-pub struct Alias {
-    /// The letter after one dash.
-    pub short: Option<char>,
-    /// Names after two dashes, without them.
-    pub long: &'static [&'static str],
-    /// What it stands for.
-    pub target: Target,
-    /// One line for `--help`.
-    pub doc: &'static str,
-}
-
-/// What an alias stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
-    /// A dotted key.
-    Key(&'static str),
-    /// A JSON object that is laid over a block.
-    Block(&'static str),
-    /// The same, laid over all other flags.
-    BlockLast(&'static str),
-    /// An option of the command that takes no value.
-    Switch(&'static str),
-    /// An option of the command with a value that may be left out.
-    SwitchOr(&'static str),
-}
-
-/// What a command line may hold.
-#[derive(Clone, Debug, Default)]
-pub struct Grammar {
-    aliases: Vec<Alias>,
-    shapes: BTreeMap<String, Shape>,
-    positional: Option<&'static str>,
-}
 
 /// A command line taken apart.
 #[derive(Clone, Debug, Default)]
@@ -65,91 +28,6 @@ pub struct Parsed {
     pub files: Vec<PathBuf>,
     /// Options of the command that were given, with their values.
     pub switches: BTreeMap<&'static str, Option<String>>,
-}
-
-impl Grammar {
-    /// Aliases and the known keys, which tell flags with and without value apart. A flag for a key that is not among them
-    /// takes all words up to the next flag, and is `true` without any.
-    #[must_use]
-    pub fn new<'a>(aliases: impl IntoIterator<Item = Alias>, keys: impl IntoIterator<Item = &'a Key>) -> Self {
-        let shapes = keys.into_iter().map(|key| (key.path.clone(), key.shape)).collect();
-        Self { aliases: aliases.into_iter().collect(), shapes, positional: None }
-    }
-
-    /// Gives the first bare word to a key.
-    #[must_use]
-    pub fn with_positional(mut self, key: &'static str) -> Self {
-        self.positional = Some(key);
-        self
-    }
-
-    fn short(&self, letter: char) -> Option<Alias> {
-        self.aliases.iter().find(|alias| alias.short == Some(letter)).copied()
-    }
-
-    fn long(&self, name: &str) -> Option<Alias> {
-        self.aliases.iter().find(|alias| alias.long.contains(&name)).copied()
-    }
-
-    /// Key names below a map of the user's own stay as typed; elsewhere `-` is `_`.
-    fn path(&self, dotted: &str) -> Vec<String> {
-        let mut path: Vec<String> = Vec::new();
-        let mut rest = dotted;
-        while !rest.is_empty() {
-            if self.shapes.get(&path.join(".")) == Some(&Shape::Map) {
-                path.push(rest.to_owned());
-                break;
-            }
-            let (key, after) = rest.split_once('.').unwrap_or((rest, ""));
-            path.push(key.replace('-', "_"));
-            rest = after;
-        }
-        path
-    }
-
-    fn shape(&self, path: &[String]) -> Option<Shape> {
-        let below_open = || {
-            let parents = (1..path.len()).map(|length| path[..length].join("."));
-            parents.into_iter().any(|parent| matches!(self.shapes.get(&parent), Some(Shape::Open | Shape::Map)))
-        };
-        self.shapes.get(&path.join(".")).copied().or_else(|| below_open().then_some(Shape::Any))
-    }
-
-    fn is_block(&self, key: &str) -> bool {
-        self.shapes.keys().any(|known| known.strip_prefix(key).is_some_and(|rest| rest.starts_with('.')))
-    }
-
-    fn target_shape(&self, target: Target) -> Option<Shape> {
-        match target {
-            Target::Key(key) => self.shapes.get(key).copied(),
-            Target::Block(_) | Target::BlockLast(_) => Some(Shape::One),
-            Target::Switch(_) | Target::SwitchOr(_) => None,
-        }
-    }
-
-    fn nearest_flags(&self, name: &str) -> Vec<String> {
-        let kebab = |path: &str| format!("--{}", path.replace('_', "-"));
-        let wanted = name.replace('-', "_");
-        let elsewhere: Vec<String> = self
-            .shapes
-            .keys()
-            .filter(|path| path.rsplit('.').next() == Some(wanted.as_str()))
-            .map(|path| kebab(path))
-            .collect();
-        if !elsewhere.is_empty() {
-            return elsewhere.into_iter().take(3).collect();
-        }
-        let longs = self.aliases.iter().flat_map(|alias| alias.long.iter().copied());
-        let roots = self.shapes.keys().filter(|path| !path.contains('.')).map(String::as_str);
-        let beside = nearest(name, longs.chain(roots));
-        if let Some(near) = beside.first() {
-            return vec![kebab(near)];
-        }
-        let lasts = self.shapes.keys().filter_map(|path| path.rsplit('.').next());
-        let far = nearest(name, lasts).first().copied();
-        let found = far.and_then(|near| self.shapes.keys().find(|path| path.rsplit('.').next() == Some(near)));
-        found.map(|path| kebab(path)).into_iter().collect()
-    }
 }
 
 /// Takes a command line apart: `@ file`, `--section @ file`, `--a.b-c v`, `--a.b-c=v`, `--flag`, `--no-flag`, `-n 5`,

@@ -4,6 +4,7 @@
 mod eval;
 mod fault;
 mod flags;
+mod grammar;
 mod json;
 mod layer;
 mod nearest;
@@ -21,7 +22,8 @@ pub use eval::{
     RetryRules, Select, StageDeadlines, StatusMatch, TaskFilter, differences,
 };
 pub use fault::{Fault, Faults, Origin};
-pub use flags::{Alias, Grammar, Parsed, Target, parse_args};
+pub use flags::{Parsed, parse_args};
+pub use grammar::{Alias, Grammar, Target};
 pub use layer::{Document, Layer};
 pub use nearest::nearest;
 pub use reader::{Reader, Resolved};

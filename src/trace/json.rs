@@ -1,11 +1,10 @@
-//! Canonical JSON forms of Python, for the hashes that verifiers 0.4.0 computes, and the rule for text that JSON cannot
-//! carry.
+//! Canonical JSON forms of Python, for the hashes that verifiers 0.4.0 computes.
 //!
 //! Python's reader and printer differ from Rust's: whole numbers have any length, `NaN` and `Infinity` are words,
 //! strings may hold half of a surrogate pair, and doubles print in Python's own notation. Tool arguments come from
 //! models as text, so they are read here with those rules; nothing else is.
 
-use std::{borrow::Cow, fmt::Write};
+use std::fmt::Write;
 
 use serde_json::{Number, Value};
 
@@ -285,7 +284,8 @@ impl Reader<'_> {
     }
 }
 
-fn hex_unit(digits: &[u8]) -> Option<u32> {
+/// The code unit of four hex digits.
+pub(super) fn hex_unit(digits: &[u8]) -> Option<u32> {
     digits.iter().try_fold(0, |unit, digit| Some(unit * 16 + char::from(*digit).to_digit(16)?))
 }
 
@@ -448,50 +448,6 @@ pub(super) fn write_entries<'a>(
     out.push('}');
 }
 
-/// JSON text from bytes that may hold what JSON in Rust cannot: every invalid byte sequence, and every `\u` escape of
-/// half a surrogate pair, becomes U+FFFD. Everything else stays byte for byte, and clean input is not copied.
-///
-/// Python's strings can hold a lone surrogate and its writers escape it; Rust's cannot. One replaced character is a
-/// smaller loss than a line that cannot be read. Use this at every edge where JSON of another producer comes in.
-pub fn readable_json(bytes: &[u8]) -> Cow<'_, str> {
-    let text = String::from_utf8_lossy(bytes);
-    let mut repaired = String::new();
-    let mut copied = 0;
-    let mut at = 0;
-    let bytes = text.as_bytes();
-    while let Some(found) = bytes[at..].iter().position(|byte| *byte == b'\\') {
-        at += found;
-        let Some(unit) = escaped_unit(bytes, at) else {
-            // An escape of one character, or a broken one, which the parser will name.
-            at = (at + 2).min(bytes.len());
-            continue;
-        };
-        let paired = (0xd800..0xdc00).contains(&unit)
-            && escaped_unit(bytes, at + 6).is_some_and(|low| (0xdc00..0xe000).contains(&low));
-        if paired {
-            at += 12;
-        } else {
-            if (0xd800..0xe000).contains(&unit) {
-                repaired.push_str(&text[copied..at]);
-                repaired.push_str("\\ufffd");
-                copied = at + 6;
-            }
-            at += 6;
-        }
-    }
-    if copied == 0 {
-        return text;
-    }
-    repaired.push_str(&text[copied..]);
-    Cow::Owned(repaired)
-}
-
-/// The code unit of a `\uXXXX` escape at a position.
-fn escaped_unit(bytes: &[u8], at: usize) -> Option<u32> {
-    bytes.get(at..at + 2).filter(|start| *start == b"\\u")?;
-    hex_unit(bytes.get(at + 2..at + 6)?)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -541,16 +497,5 @@ mod tests {
         }
         assert!(canonical(&long[1..]).is_some());
         assert!(canonical(&"[".repeat(100_000)).is_none());
-    }
-
-    #[test]
-    fn repairs_lone_surrogates_and_invalid_bytes_only() {
-        assert!(matches!(readable_json(br#"{"a":"\ud83d\ude42 \\ud835 \n"}"#), Cow::Borrowed(_)));
-        assert_eq!(
-            readable_json(br#"["\ud835","\ude42\ud83d","\\\ud800x"]"#),
-            r#"["\ufffd","\ufffd\ufffd","\\\ufffdx"]"#
-        );
-        assert_eq!(readable_json(b"[\"\xff\"]"), "[\"\u{fffd}\"]");
-        assert_eq!(readable_json(b"\"\\"), "\"\\");
     }
 }

@@ -13,6 +13,7 @@ mod hash;
 mod id;
 mod json;
 mod message;
+mod readable;
 mod record;
 mod rollout;
 mod task;
@@ -25,11 +26,11 @@ pub use episode::{EnvInfo, Episode, GroupInfo, Outcome, RunInfo};
 pub use error::GraphError;
 pub use fault::{Fault, FaultClass};
 pub use graph::{Graph, Node, ParentLink, Turn};
-pub use json::readable_json;
 pub use message::{
     AssistantMessage, Content, ContentPart, FinishReason, ImageUrl, Message, SystemMessage, Tool, ToolCall,
     ToolCallKind, ToolMessage, UserMessage,
 };
+pub use readable::readable_json;
 pub use record::RecordError;
 pub use rollout::{AcpInfo, AgentInfo, ModelCall, PolicyEvent, RewardScore, Trace, VersionInfo};
 pub use task::{Artifact, Prompt, TaskData, TaskResources, TaskTimeout, TraceTask};

@@ -12,6 +12,7 @@
 mod normal;
 mod parse;
 mod sample;
+mod token;
 
 use self::{
     normal::{Quotient, Workshop},

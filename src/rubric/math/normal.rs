@@ -11,7 +11,7 @@ use num_integer::Integer;
 use num_rational::{BigRational, Ratio};
 use num_traits::{One, Signed, ToPrimitive, Zero};
 
-use super::parse::{Expr, integer};
+use super::{parse::Expr, token::integer};
 
 /// Most terms of a polynomial.
 const TERMS: usize = 400;
@@ -110,6 +110,11 @@ impl Workshop {
     pub(super) fn less(&mut self, left: &Quotient, right: &Quotient) -> Outcome<Quotient> {
         let minus = self.times(right, &Quotient::number(integer(-1)))?;
         self.add(left, &minus)
+    }
+
+    /// A normal form times a number.
+    pub(super) fn scaled(&mut self, quotient: &Quotient, by: BigRational) -> Outcome<Quotient> {
+        self.times(quotient, &Quotient::number(by))
     }
 
     fn add(&mut self, left: &Quotient, right: &Quotient) -> Outcome<Quotient> {
@@ -391,6 +396,13 @@ impl Quotient {
         (alone && self.bottom == Polynomial::term(Term::new(), BigRational::one())).then(|| term.first_key_value())?
     }
 
+    /// The ratio of the first coefficients of two tops.
+    pub(super) fn leading_over(&self, other: &Self) -> Option<BigRational> {
+        let (_, one) = self.top.0.first_key_value()?;
+        let (_, two) = other.top.0.first_key_value()?;
+        Some(one / two)
+    }
+
     /// Whether the normal form of a difference with this in it is decisive: only variables, roots of primes and i, with
     /// at most one of pi and e.
     pub(super) fn decisive_kinds(&self) -> (bool, bool, bool) {
@@ -534,20 +546,4 @@ fn factor(mut number: BigInt, degree: i64) -> Option<Vec<(BigInt, i64)>> {
         return Some(factors);
     }
     None
-}
-
-impl Quotient {
-    /// The ratio of the first coefficients of two tops.
-    pub(super) fn leading_over(&self, other: &Self) -> Option<BigRational> {
-        let (_, one) = self.top.0.first_key_value()?;
-        let (_, two) = other.top.0.first_key_value()?;
-        Some(one / two)
-    }
-}
-
-impl Workshop {
-    /// A normal form times a number.
-    pub(super) fn scaled(&mut self, quotient: &Quotient, by: BigRational) -> Outcome<Quotient> {
-        self.times(quotient, &Quotient::number(by))
-    }
 }
