@@ -21,7 +21,8 @@ fn verifiers_loads_our_runs_and_derives_the_same_figures() {
         ("color-codeword", &["-t", "12"]),
     ] {
         let folder = Folder::new();
-        let mut arguments = vec!["eval", taskset, "-m", "sim", "-b", &simulator.base_url, "-n", "6", "-r", "2", "--json"];
+        let mut arguments =
+            vec!["eval", taskset, "-m", "sim", "-b", &simulator.base_url, "-n", "6", "-r", "2", "--json"];
         arguments.extend(flags);
         let results = folder.run(&arguments).expect(0).json();
         same(taskset, &results, &peer(&folder.only_run()));
@@ -50,7 +51,11 @@ fn same(what: &str, ours: &Value, theirs: &Value) {
     }
     for kind in ["rewards", "metrics"] {
         for (name, value) in theirs[kind].as_object().unwrap() {
-            assert!(near(&ours[kind][name]["mean"], value), "{what}: {kind}.{name}: {} here, {value} there", ours[kind][name]);
+            assert!(
+                near(&ours[kind][name]["mean"], value),
+                "{what}: {kind}.{name}: {} here, {value} there",
+                ours[kind][name]
+            );
         }
     }
     assert_eq!(theirs["client"], "eval");

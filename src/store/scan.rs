@@ -368,6 +368,11 @@ struct RewardLine {
     weight: f64,
 }
 
+/// A sum that stops at the top: a line of another program may claim any count.
+fn total(counts: impl Iterator<Item = u64>) -> u64 {
+    counts.fold(0, u64::saturating_add)
+}
+
 fn yes() -> bool {
     true
 }
@@ -403,9 +408,9 @@ impl EpisodeLine<'_> {
             rewards: counting.iter().flat_map(|trace| trace.raw_scores()).collect(),
             metrics: counting.iter().flat_map(|trace| trace.measured()).collect(),
             turns: self.traces.iter().map(TraceLine::turns).sum(),
-            input_tokens: usages.iter().map(|usage| usage.0).sum(),
-            output_tokens: usages.iter().map(|usage| usage.1).sum(),
-            cached_tokens: usages.iter().map(|usage| usage.2).sum(),
+            input_tokens: total(usages.iter().map(|usage| usage.0)),
+            output_tokens: total(usages.iter().map(|usage| usage.1)),
+            cached_tokens: total(usages.iter().map(|usage| usage.2)),
             truncated: self.traces.iter().any(TraceLine::is_truncated),
             timed_out: self.traces.iter().any(|trace| trace.is_timeout),
             stop_conditions: self
@@ -509,20 +514,21 @@ impl TraceLine<'_> {
         }
         // Parents stand before their children, so one pass forward carries totals down and one back carries leaves up.
         let mut total_before = vec![0; count];
-        let (mut input, mut output, mut cached) = (0, 0, 0);
+        let (mut input, mut output, mut cached) = (0_u64, 0_u64, 0_u64);
         for (node, line) in self.nodes.iter().enumerate() {
             let before = line.parent.filter(|parent| *parent < node).map_or(0, |parent| total_before[parent]);
             total_before[node] = before;
             if let Some(usage) = usage_at[node] {
-                input += usage.input_tokens().saturating_sub(before);
-                cached += usage.cached_input_tokens.unwrap_or(0);
+                input = input.saturating_add(usage.input_tokens().saturating_sub(before));
+                cached = cached.saturating_add(usage.cached_input_tokens.unwrap_or(0));
                 total_before[node] = usage.total_tokens();
             }
         }
         let mut leaves: Vec<u64> = vec![0; count];
         for (node, line) in self.nodes.iter().enumerate().rev() {
             leaves[node] = leaves[node].max(1);
-            output += leaves[node] * usage_at[node].map_or(0, |usage| usage.completion_tokens);
+            let completion = usage_at[node].map_or(0, |usage| usage.completion_tokens);
+            output = output.saturating_add(leaves[node].saturating_mul(completion));
             if let Some(parent) = line.parent.filter(|parent| *parent < node) {
                 leaves[parent] += leaves[node];
             }
