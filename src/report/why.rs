@@ -254,7 +254,10 @@ fn evidence(out: &mut impl Write, trace: &Trace) -> io::Result<()> {
 
 /// How the rollout went, in a line.
 fn course(trace: &Trace) -> String {
-    let stop = trace.stop_condition.as_deref().unwrap_or("nothing recorded");
+    let stop = match trace.stop_condition.as_deref() {
+        Some(_) if trace.has_overflowed() => "context_overflow (the conversation no longer fits the model's window)",
+        stop => stop.unwrap_or("nothing recorded"),
+    };
     let turns = trace.graph.nodes().iter().filter(|node| node.sampled).count();
     let mut text = format!("stopped by {stop} after {turns} turn{}", if turns == 1 { "" } else { "s" });
     let last = trace.calls.iter().rev().find(|call| call.error.is_none());

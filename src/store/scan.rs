@@ -14,7 +14,7 @@ use indexmap::IndexMap;
 use serde::{Deserialize, de::IgnoredAny};
 
 use super::{Fingerprint, Row, RowFault, Span, StoreError, atomic};
-use crate::trace::{Episode, Fault, FaultClass, Usage};
+use crate::trace::{Episode, Fault, FaultClass, Trace, Usage};
 
 /// Bytes of whole lines that one worker parses at a time; longer lines travel alone.
 const BATCH: usize = 1 << 20;
@@ -331,7 +331,15 @@ struct TraceLine<'a> {
     #[serde(default)]
     is_timeout: bool,
     #[serde(default)]
+    info: Option<InfoLine>,
+    #[serde(default)]
     errors: Vec<Fault>,
+}
+
+#[derive(Deserialize)]
+struct InfoLine {
+    #[serde(default)]
+    context_overflow: Option<IgnoredAny>,
 }
 
 #[derive(Deserialize)]
@@ -413,12 +421,7 @@ impl EpisodeLine<'_> {
             cached_tokens: total(usages.iter().map(|usage| usage.2)),
             truncated: self.traces.iter().any(TraceLine::is_truncated),
             timed_out: self.traces.iter().any(|trace| trace.is_timeout),
-            stop_conditions: self
-                .traces
-                .iter()
-                .filter_map(|trace| trace.stop_condition.as_deref())
-                .map(str::to_owned)
-                .collect(),
+            stop_conditions: self.traces.iter().filter_map(TraceLine::stopped_by).map(str::to_owned).collect(),
             retries: self.retries(finished),
             fault,
         })
@@ -487,6 +490,13 @@ impl TraceLine<'_> {
 
     fn turns(&self) -> u64 {
         self.nodes.iter().filter(|node| node.sampled).count() as u64
+    }
+
+    /// The stop condition, a full context window by its own name: in the trace it is the budget that verifiers knows.
+    fn stopped_by(&self) -> Option<&str> {
+        let condition = self.stop_condition.as_deref()?;
+        let overflow = self.info.as_ref().is_some_and(|info| info.context_overflow.is_some());
+        Some(if overflow && TRUNCATING.contains(&condition) { Trace::CONTEXT_OVERFLOW } else { condition })
     }
 
     fn is_truncated(&self) -> bool {
