@@ -27,7 +27,7 @@ fn events(bencher: Bencher, piece: usize) {
         let mut events = 0;
         for mut bytes in stream.chunks(piece) {
             while let Some(data) = reader.next(&mut bytes).unwrap() {
-                events += usize::from(!black_box(data).is_empty());
+                events += usize::from(!black_box(data).data.is_empty());
             }
         }
         assert_eq!(events, 1000);

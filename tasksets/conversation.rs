@@ -1,7 +1,7 @@
 //! Reading conversations: what scorers and the perfect player of every taskset need.
 
 use crate::{
-    rubric::strip_think,
+    rubric::{similarity::ratio, strip_think},
     trace::{Message, Trace},
 };
 
@@ -37,4 +37,11 @@ pub(super) fn said_by_user(conversation: &[Message]) -> Vec<String> {
 /// The instructions before the conversation; empty when there are none.
 pub(super) fn instructions(conversation: &[Message]) -> String {
     conversation.iter().find(|message| matches!(message, Message::System(_))).map(Message::text).unwrap_or_default()
+}
+
+/// Python's `difflib` ratio of an answer and what is expected; 0 for an answer that is over 20 times as long and 1,000
+/// characters more. Its ratio would be below 0.1, and finding it out takes time in proportion to both lengths.
+pub(super) fn alike(answer: &str, expected: &str) -> f64 {
+    let longest = 20 * expected.chars().count() + 1000;
+    if answer.chars().nth(longest).is_some() { 0.0 } else { ratio(answer, expected) }
 }

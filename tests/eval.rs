@@ -126,6 +126,23 @@ fn injected_faults_do_not_move_the_mean() {
     }
 }
 
+/// Half of the tasks need a second turn, which no longer fits the window.
+#[test]
+fn a_full_window_is_an_ordinary_ending_that_is_told_in_words() {
+    let simulator = Simulator::start(&["--policy", "oracle", "--max-model-len", "700"]);
+    let folder = Folder::new();
+    let arguments = ["eval", "alphabet-sort", "-m", "sim", "-b", &simulator.base_url, "-n", "6", "-r", "2", "--json"];
+    let results = folder.run(&arguments).expect(0).json();
+    let overflows = results["stop_conditions"]["context_overflow"].as_u64().unwrap();
+    assert!(overflows > 0 && overflows < 12, "{results:#}");
+    assert_eq!((&results["scored"], &results["truncated"]), (&12.into(), &overflows.into()), "{results:#}");
+    let run = folder.only_run();
+    let full = episodes(&run).iter().position(|episode| !episode["traces"][0]["info"]["context_overflow"].is_null());
+    let why = folder.run(&["why", run.to_str().unwrap(), &full.unwrap().to_string()]).expect(0).stdout;
+    assert!(why.contains("stopped by context_overflow"), "{why}");
+    assert!(why.contains("maximum context length is 700 tokens"), "{why}");
+}
+
 #[test]
 fn bad_input_has_one_clear_message_and_the_right_status() {
     let simulator = Simulator::start_with_env(&["--api-key-var", "SIM_KEY"], &[("SIM_KEY", "a-key")]);

@@ -203,11 +203,18 @@ async fn what_is_no_answer_is_a_typed_failure() {
         message(r#"{"tool_calls":"x"}"#),
         r#"{"choices":[{"message":{"content":"cut"#.to_owned(),
         r#"{"error":{"message":"no engine","code":502}}"#.to_owned(),
+        r#"{"object":"error","message":"no engine","code":502}"#.to_owned(),
+        // Nobody sampled this.
+        r#"{"choices":[{"message":{"content":""},"finish_reason":"stop"}],"usage":{"prompt_tokens":5,"completion_tokens":0}}"#.to_owned(),
     ] {
         let (outcome, requests) = ask(answer(200, "", &body), |_| {}).await;
         let failure = outcome.expect_err(&body);
         assert_eq!((failure.kind, failure.failed.len(), requests), (FailureKind::Unavailable, 4, 4), "{body}");
     }
+    // What is no JSON is shown as it begins, so that a proxy's page is known for one.
+    let page = ask(answer(200, "", "<html>\n  busy</html>"), |_| {}).await.0.unwrap_err().to_string();
+    assert!(page.contains("it begins with `<html> busy</html>`"), "{page}");
+
     // An overflow that a proxy reports inside a good status.
     let body = r#"{"error":{"message":"maximum context length is 10 tokens","code":400}}"#;
     assert_eq!(ask(answer(200, "", body), |_| {}).await.0.unwrap_err().kind, FailureKind::ContextOverflow);
@@ -234,6 +241,16 @@ async fn odd_answers_are_read_as_far_as_they_make_sense() {
         cost: Some(0.5),
     };
     assert_eq!(usage, expected);
+
+    // Counts that cannot be are no counts; parts may be bare texts; names may hold half a surrogate pair.
+    for count in ["-5", "18446744073709551615", "1e30", "null"] {
+        let usage = format!(r#","usage":{{"prompt_tokens":{count},"completion_tokens":1}}"#);
+        assert_eq!(ask_body(&message(r#"{"content":"x"}"#, &usage)).await.usage, None, "{count}");
+    }
+    let parts =
+        r#"{"content":["a",{"type":"text","text":"b"}],"tool_calls":[{"id":"\ud835","function":{"name":"f"}}]}"#;
+    let odd = ask_body(&message(parts, "")).await.message;
+    assert_eq!((odd.content.as_deref(), &*odd.tool_calls.unwrap()[0].id), (Some("ab"), "\u{fffd}"));
 
     let details = r#"{"content":"","reasoning_details":[{"type":"reasoning.text","text":"one"},{"type":"reasoning.summary","summary":"two"}]}"#;
     let reply = ask_body(&message(details, "")).await;
@@ -274,6 +291,15 @@ async fn streams_are_read_in_any_shape_and_a_cut_one_fails() {
         vec![send("data: {\"choices\"".into()), Step::Close],
         vec![send("data: [DONE]\n\n".into()), Step::Close],
         vec![send("data: {\"error\":{\"message\":\"engine died\",\"code\":500}}\n\n".into()), Step::Close],
+        vec![send(format!("{}event: error\ndata: engine died\n\ndata: [DONE]\n\n", chunk("a"))), Step::Close],
+        vec![
+            send(format!("{}event: error\ndata: {{\"message\":\"died\"}}\n\ndata: [DONE]\n\n", chunk("a"))),
+            Step::Close,
+        ],
+        vec![
+            send(format!("{}data: {{\"object\":\"error\",\"message\":\"died\"}}\n\ndata: [DONE]\n\n", chunk("a"))),
+            Step::Close,
+        ],
         vec![Step::Close],
     ] {
         let (outcome, requests) = ask_stream(pieces.clone()).await;

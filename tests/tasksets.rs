@@ -159,6 +159,86 @@ async fn malformed_tags_earn_nothing() {
     }
 }
 
+/// A reply of hundreds of kilobytes, or one made to confuse the reader of tags, takes no more than moments and earns nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hostile_replies_earn_nothing_and_are_scored_at_once() {
+    let names: String = (0..15_000).map(|number| format!("<t{number}>")).collect();
+    let ends: String = (0..15_000).map(|number| format!("</t{number}>")).collect();
+    let wrapped = |tag: &str, content: &str| format!("<{tag}>{content}</{tag}>");
+    let tags = [
+        ("reverse-text", "reversed_text"),
+        ("alphabet-sort", "alphabetical_sorted"),
+        ("alphabet-sort", "combined_alphabetical_sorted"),
+        ("color-codeword", "codeword"),
+        ("gsm8k", "answer"),
+        ("wordle", "guess"),
+    ];
+    for shipped in shipped() {
+        let taskset = default_of(shipped);
+        let task = &first(&*taskset, 1).await[0];
+        for (_, tag) in tags.into_iter().filter(|(id, _)| *id == shipped.id) {
+            let contents = [
+                "the quick brown fox, ".repeat(15_000),
+                format!("{}AnnaZell\n{}", "z\n".repeat(60_000), "q".repeat(60_000)),
+                format!("{names}{ends}"),
+                "\u{200b}".repeat(80_000),
+                "#### ".repeat(60_000),
+                "```\n".repeat(60_000),
+                "\\boxed{".repeat(40_000),
+                "1,".repeat(80_000),
+                "NaN inf -Infinity 1e999999".to_owned(),
+                "\u{0}\u{7}\u{1b}[31m\u{202e}".repeat(1000),
+            ];
+            for content in contents {
+                let reply = wrapped(tag, &content);
+                let begun = std::time::Instant::now();
+                let trace = play(&*taskset, task, &|_| reply.clone()).await;
+                let (took, begin) = (begun.elapsed(), reply.chars().take(40).collect::<String>());
+                // Short texts have some letters in common with anything.
+                let most = if reply.len() < 1000 { 0.3 } else { 0.02 };
+                assert!(trace.reward() < most, "{}: {begin}: {:?}", shipped.id, trace.rewards);
+                assert!(took.as_secs() < 10, "{}: {begin} took {took:?}", shipped.id);
+                let reasons = serde_json::to_string(&trace.info).unwrap();
+                assert!(reasons.len() < 20_000, "{}: {begin}: {} bytes of reasons", shipped.id, reasons.len());
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn letters_and_digits_that_only_look_right_earn_nothing() {
+    let swapped = |text: &str| {
+        let map = |c: char| match c {
+            'a' => 'а',
+            'A' => 'А',
+            'e' => 'е',
+            'E' => 'Е',
+            'o' => 'о',
+            'O' => 'О',
+            'S' => 'ſ',
+            'K' => '\u{212a}',
+            '0'..='9' => char::from_u32(c as u32 - 0x30 + 0xff10).unwrap(),
+            other => other,
+        };
+        // Only what stands in the tags, or behind the marks.
+        let begin = text.find('>').or(text.rfind("####")).map_or(0, |at| at + 1);
+        let end = text.rfind("</").unwrap_or(text.len());
+        format!("{}{}{}", &text[..begin], text[begin..end].chars().map(map).collect::<String>(), &text[end..])
+    };
+    for id in ["gsm8k", "wordle", "color-codeword"] {
+        let taskset = default_of(find(id).unwrap());
+        for task in first(&*taskset, 30).await {
+            let right = oracle(&*taskset);
+            let trace = play(&*taskset, &task, &|conversation| swapped(&right(conversation))).await;
+            let replies =
+                trace.graph.transcript().into_iter().filter(|message| matches!(message, Message::Assistant(_)));
+            if replies.map(Message::text).all(|reply| swapped(&reply) != reply || !reply.is_ascii()) {
+                assert!(trace.reward() < 0.5, "{id}: {:?}", trace.info);
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn the_answer_does_not_stand_in_the_prompt() {
     for shipped in shipped() {

@@ -18,10 +18,6 @@ use crate::{
 /// The route of every call, as traces record it.
 const ENDPOINT: &str = "/chat/completions";
 
-/// The stop condition of a conversation that no longer fits the model's window: the window is the endpoint's own
-/// bound on total tokens, and verifiers derives "truncated" from this name. `info.context_overflow` tells it apart.
-const CONTEXT_OVERFLOW: &str = "max_total_tokens";
-
 /// One rollout while it runs.
 pub struct Rollout {
     agent: Arc<Agent>,
@@ -194,8 +190,8 @@ impl Rollout {
         self.record_failed(failure.failed);
         match failure.kind {
             FailureKind::ContextOverflow => {
-                self.trace.info.insert("context_overflow".to_owned(), fault.message.into());
-                Halt::Stopped(CONTEXT_OVERFLOW.to_owned())
+                self.trace.stop_at_window(fault.message);
+                Halt::Stopped(Trace::CONTEXT_OVERFLOW.to_owned())
             }
             _ => Halt::Failed(fault),
         }

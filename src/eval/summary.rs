@@ -157,9 +157,9 @@ impl Summary {
             return;
         }
         tally.rows += 1;
-        self.usage.input_tokens += row.input_tokens;
-        self.usage.output_tokens += row.output_tokens;
-        self.usage.cached_input_tokens += row.cached_tokens;
+        self.usage.input_tokens = self.usage.input_tokens.saturating_add(row.input_tokens);
+        self.usage.output_tokens = self.usage.output_tokens.saturating_add(row.output_tokens);
+        self.usage.cached_input_tokens = self.usage.cached_input_tokens.saturating_add(row.cached_tokens);
         self.retries += row.retries;
         if let Some(fault) = &row.fault {
             let class = fault.class.name().to_owned();

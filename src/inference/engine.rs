@@ -23,7 +23,7 @@ use tower::limit::GlobalConcurrencyLimitLayer;
 use super::{
     ChatCall, Deadlines, PoolError,
     failure::AttemptError,
-    sse::SseReader,
+    sse::{SseEvent, SseReader},
     transport::{LARGEST_ANSWER, Transport, within},
     wire::{Answer, Chunk, Completion, RequestBody, WholeReply, whole_answer, write_request},
 };
@@ -172,17 +172,18 @@ impl Engine {
                 Ok(true)
             })
             .await?;
-            let reply = serde_json::from_slice(&whole).map_err(|error| AttemptError::malformed(error.to_string()))?;
+            let reply = serde_json::from_slice(&whole)
+                .map_err(|error| AttemptError::unreadable("the answer is not what it should be", &error, &whole))?;
             return whole_answer(reply);
         }
         let mut reader = SseReader::new(LARGEST_EVENT);
         let mut answer = Answer::default();
         let mut done = false;
         self.read(response, |mut bytes| {
-            while let Some(data) =
+            while let Some(event) =
                 reader.next(&mut bytes).map_err(|error| AttemptError::malformed(error.to_string()))?
             {
-                done = add_event(&mut answer, data)?;
+                done = add_event(&mut answer, event)?;
                 if done {
                     break;
                 }
@@ -190,8 +191,8 @@ impl Engine {
             Ok(!done)
         })
         .await?;
-        if !done && let Some(data) = reader.finish().map_err(|error| AttemptError::malformed(error.to_string()))? {
-            done = add_event(&mut answer, data)?;
+        if !done && let Some(event) = reader.finish().map_err(|error| AttemptError::malformed(error.to_string()))? {
+            done = add_event(&mut answer, event)?;
         }
         // Some servers leave out the end mark; a reason to end says as much.
         if !done && !answer.has_ended() {
@@ -255,19 +256,22 @@ impl Engine {
 }
 
 /// Adds an event to the answer; true for the end mark.
-fn add_event(answer: &mut Answer, data: &[u8]) -> Result<bool, AttemptError> {
-    if data.trim_ascii() == b"[DONE]" {
+fn add_event(answer: &mut Answer, event: SseEvent<'_>) -> Result<bool, AttemptError> {
+    let data = event.data.trim_ascii();
+    if event.name == b"error" {
+        return Err(AttemptError::in_band_text(data));
+    }
+    if data == b"[DONE]" {
         return Ok(true);
     }
-    if data.trim_ascii().is_empty() {
+    if data.is_empty() {
         return Ok(false);
     }
-    let chunk: Chunk = serde_json::from_slice(data).map_err(|error| {
-        AttemptError::malformed(format!("an event of the stream is not what it should be: {error}"))
-    })?;
-    match &chunk.error {
-        Some(error) if !error.is_null() => Err(AttemptError::in_band(error)),
-        _ => answer.add_chunk(chunk).map(|()| false),
+    let chunk: Chunk = serde_json::from_slice(data)
+        .map_err(|error| AttemptError::unreadable("an event of the stream is not what it should be", &error, data))?;
+    match chunk.failure() {
+        Some(failure) => Err(failure),
+        None => answer.add_chunk(chunk).map(|()| false),
     }
 }
 

@@ -58,7 +58,7 @@ fn text(value: Option<&Value>) -> String {
 }
 
 /// One line of at most 1,000 characters.
-fn one_line(text: &str) -> String {
+pub(super) fn one_line(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(1000) {
         Some((end, _)) => format!("{}…", &line[..end]),

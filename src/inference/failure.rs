@@ -5,8 +5,15 @@ use std::{error::Error, time::Duration};
 use async_openai::error::OpenAIError;
 use serde_json::Value;
 
-use super::{FailureKind, error_body::ErrorBody, overflow};
+use super::{
+    FailureKind,
+    error_body::{ErrorBody, one_line},
+    overflow,
+};
 use crate::trace::{Fault, FaultClass};
+
+/// Bytes of an unreadable answer that its failure shows.
+const LONGEST_EXCERPT: usize = 120;
 
 /// Why one attempt failed.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +47,13 @@ impl AttemptError {
         Self::Malformed(what.into())
     }
 
+    /// An answer that is not the JSON it should be, with how it begins: that tells a proxy's page from a cut answer.
+    pub(super) fn unreadable(what: &str, error: &serde_json::Error, body: &[u8]) -> Self {
+        let begin = one_line(&String::from_utf8_lossy(&body[..body.len().min(LONGEST_EXCERPT)]));
+        let begin = if begin.is_empty() { "it is empty".to_owned() } else { format!("it begins with `{begin}`") };
+        Self::Malformed(format!("{what}: {error}; {begin}"))
+    }
+
     /// A refusal or failure by status and body.
     pub(super) fn status(status: u16, retry_after: Option<Duration>, body: ErrorBody) -> Self {
         let kind = kind_of_status(status, &body);
@@ -52,6 +66,14 @@ impl AttemptError {
         let status = body.code.parse().ok().filter(|code| (400..600).contains(code));
         let guessed = if overflow::is_overflow(&body) { 400 } else { 502 };
         Self::status(status.unwrap_or(guessed), None, body)
+    }
+
+    /// A failure that a stream announced by the name of its event; JSON in any form of [`ErrorBody`], or text.
+    pub(super) fn in_band_text(data: &[u8]) -> Self {
+        match serde_json::from_slice::<Value>(data) {
+            Ok(value) => Self::in_band(value.get("error").filter(|error| !error.is_null()).unwrap_or(&value)),
+            Err(_) => Self::in_band(&Value::String(String::from_utf8_lossy(data).into_owned())),
+        }
     }
 
     /// What kind of failure it is.
@@ -111,7 +133,9 @@ impl From<OpenAIError> for AttemptError {
                 Err(error) => Self::Connection { what: "the request failed", cause: error.to_string() },
             },
             OpenAIError::Reqwest(error) => error.into(),
-            OpenAIError::JSONDeserialize(error, _) => Self::Malformed(error.to_string()),
+            OpenAIError::JSONDeserialize(error, body) => {
+                Self::unreadable("the answer is not what it should be", &error, body.as_bytes())
+            }
             OpenAIError::InvalidArgument(message) => Self::Request(message),
             other => Self::Malformed(other.to_string()),
         }
@@ -270,6 +294,10 @@ mod tests {
         let error = |json: &str| AttemptError::in_band(&serde_json::from_str(json).unwrap());
         assert!(matches!(error(r#"{"message":"m","code":429}"#), AttemptError::Status { status: 429, .. }));
         assert!(matches!(error(r#""text""#), AttemptError::Status { status: 502, .. }));
+        let by_name = |data: &str| AttemptError::in_band_text(data.as_bytes()).to_string();
+        assert_eq!(by_name("engine died"), "status 502: engine died");
+        assert_eq!(by_name(r#"{"error":{"message":"m","code":503}}"#), "status 503: m");
+        assert_eq!(by_name(r#"{"message":"m"}"#), "status 502: m");
         let long = error(r#"{"message":"m","code":"context_length_exceeded"}"#);
         assert_eq!(long.kind(), FailureKind::ContextOverflow);
     }

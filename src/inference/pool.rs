@@ -232,10 +232,11 @@ impl Attempts for SessionCall<'_> {
 
     fn announce(&mut self, cause: &Fault, wait: Duration) {
         tracing::info!(session = %self.session.id, cause = %cause.message, ?wait, "a call is tried again");
+        let endpoint = &self.engine().endpoint;
         self.session.inner.tell(|| PoolEvent::Retry {
             session: Arc::clone(&self.session.id),
-            endpoint: Arc::clone(&self.engine().endpoint),
-            cause: cause.message.clone(),
+            endpoint: Arc::clone(endpoint),
+            cause: without_endpoint(&cause.message, endpoint).to_owned(),
             wait,
         });
     }
@@ -279,7 +280,10 @@ impl Inner {
     pub(super) fn failed(self: &Arc<Self>, engine: &Arc<Engine>, cause: &str) {
         let Change::Out(outages) = engine.failed(self.breaker.failures) else { return };
         tracing::warn!(endpoint = %engine.endpoint, cause, "an engine is taken out of the pool");
-        self.tell(|| PoolEvent::EngineOut { endpoint: Arc::clone(&engine.endpoint), cause: cause.to_owned() });
+        self.tell(|| PoolEvent::EngineOut {
+            endpoint: Arc::clone(&engine.endpoint),
+            cause: without_endpoint(cause, &engine.endpoint).to_owned(),
+        });
         let mut probes = self.probes.lock().expect("nothing panics while it holds the probes lock");
         while probes.try_join_next().is_some() {}
         // The task must not keep the pool alive that owns it.
@@ -314,6 +318,11 @@ impl Inner {
             observer(event());
         }
     }
+}
+
+/// A fault's message without the endpoint that it begins with, for events that name it themselves.
+fn without_endpoint<'a>(message: &'a str, endpoint: &str) -> &'a str {
+    message.strip_prefix(endpoint).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(message)
 }
 
 /// The headers of every request to an engine.

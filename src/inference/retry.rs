@@ -125,13 +125,18 @@ pub(super) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Durati
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     let number = |text: &str| text.parse::<f64>().ok().filter(|value| value.is_finite() && *value >= 0.0);
     if let Some(milliseconds) = text("retry-after-ms").and_then(number) {
-        return Duration::try_from_secs_f64(milliseconds / 1000.0).ok();
+        return Some(seconds(milliseconds / 1000.0));
     }
     let value = text(RETRY_AFTER.as_str())?;
     match number(value) {
-        Some(seconds) => Duration::try_from_secs_f64(seconds).ok(),
+        Some(number) => Some(seconds(number)),
         None => Some(httpdate::parse_http_date(value).ok()?.duration_since(now).unwrap_or_default()),
     }
+}
+
+/// A duration, the longest there is for what is longer.
+fn seconds(number: f64) -> Duration {
+    Duration::try_from_secs_f64(number).unwrap_or(Duration::MAX)
 }
 
 #[cfg(test)]
@@ -278,6 +283,7 @@ mod tests {
         assert_eq!(read("retry-after", "Wed, 21 Oct 2026 07:28:09 GMT"), Some(9.0));
         assert_eq!(read("retry-after", "Wed, 21 Oct 2026 07:00:00 GMT"), Some(0.0));
         assert_eq!(read("retry-after-ms", "250"), Some(0.25));
+        assert!(read("retry-after", "999999999999999999999999").is_some_and(|wait| wait > 1e18));
         assert_eq!(read("retry-after", "soon"), None);
         assert_eq!(read("retry-after", "-1"), None);
         assert_eq!(read("retry-after", "inf"), None);

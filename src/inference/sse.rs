@@ -1,7 +1,7 @@
 //! Server-sent events, read as they come: any line ending, any cut, bounded memory.
 //!
-//! Format: WHATWG HTML, section "Server-sent events". Only the `data` of an event matters to chat streams; names, ids
-//! and comments are skipped.
+//! Format: WHATWG HTML, section "Server-sent events". Only the `data` and the name of an event matter to chat streams;
+//! ids and comments are skipped.
 
 /// Reads events out of chunks of bytes.
 #[derive(Debug)]
@@ -11,12 +11,23 @@ pub struct SseReader {
     /// The data of the event that is not complete yet, or of the one just handed out.
     data: Vec<u8>,
     has_data: bool,
+    /// The name of that event; empty for one without.
+    name: Vec<u8>,
     handed_out: bool,
     /// The last byte was a CR: a LF right after it belongs to the same line ending.
     after_cr: bool,
     /// Nothing was read yet: a byte order mark may follow.
     at_start: bool,
     limit: usize,
+}
+
+/// One event of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SseEvent<'reader> {
+    /// What the server calls it (`event:`); empty when it gives no name.
+    pub name: &'reader [u8],
+    /// Its data, lines joined by line feeds.
+    pub data: &'reader [u8],
 }
 
 /// An event is larger than allowed.
@@ -36,6 +47,7 @@ impl SseReader {
             line: Vec::new(),
             data: Vec::new(),
             has_data: false,
+            name: Vec::new(),
             handed_out: false,
             after_cr: false,
             at_start: true,
@@ -43,9 +55,9 @@ impl SseReader {
         }
     }
 
-    /// The data of the next event that `input` completes; `input` is advanced behind it. `None` when all of `input` is
+    /// The next event with data that `input` completes; `input` is advanced behind it. `None` when all of `input` is
     /// used up.
-    pub fn next<'reader>(&'reader mut self, input: &mut &[u8]) -> Result<Option<&'reader [u8]>, EventTooLarge> {
+    pub fn next<'reader>(&'reader mut self, input: &mut &[u8]) -> Result<Option<SseEvent<'reader>>, EventTooLarge> {
         self.clear_handed_out();
         while let Some(&first) = input.first() {
             if std::mem::take(&mut self.after_cr) && first == b'\n' {
@@ -62,24 +74,29 @@ impl SseReader {
             *input = &rest[1..];
             if self.take_line(piece)? {
                 self.handed_out = true;
-                return Ok(Some(&self.data));
+                return Ok(Some(self.event()));
             }
         }
         Ok(None)
     }
 
-    /// The data of an event that the end of the stream left without its blank line.
-    pub fn finish(&mut self) -> Result<Option<&[u8]>, EventTooLarge> {
+    /// An event that the end of the stream left without its blank line.
+    pub fn finish(&mut self) -> Result<Option<SseEvent<'_>>, EventTooLarge> {
         self.clear_handed_out();
         let ended = self.take_line(&[])?;
         let found = std::mem::take(&mut self.has_data) || ended;
         self.handed_out = true;
-        Ok(found.then_some(self.data.as_slice()))
+        Ok(found.then(|| self.event()))
+    }
+
+    fn event(&self) -> SseEvent<'_> {
+        SseEvent { name: &self.name, data: &self.data }
     }
 
     fn clear_handed_out(&mut self) {
         if std::mem::take(&mut self.handed_out) {
             self.data.clear();
+            self.name.clear();
         }
     }
 
@@ -115,6 +132,12 @@ impl SseReader {
                 self.data.push(b'\n');
             }
             self.data.extend_from_slice(value.strip_prefix(b" ").unwrap_or(value));
+        } else if let Some(value) = line.strip_prefix(b"event:") {
+            self.name.clear();
+            self.name.extend_from_slice(value.strip_prefix(b" ").unwrap_or(value));
+        } else if line.is_empty() && !ended {
+            // An event without data is none; its name ends with it.
+            self.name.clear();
         }
         self.line.clear();
         Ok(ended)
@@ -132,12 +155,12 @@ mod tests {
         let mut events = Vec::new();
         for chunk in chunks {
             let mut input = *chunk;
-            while let Some(data) = reader.next(&mut input).unwrap() {
-                events.push(String::from_utf8_lossy(data).into_owned());
+            while let Some(event) = reader.next(&mut input).unwrap() {
+                events.push(String::from_utf8_lossy(event.data).into_owned());
             }
         }
-        if let Some(data) = reader.finish().unwrap() {
-            events.push(String::from_utf8_lossy(data).into_owned());
+        if let Some(event) = reader.finish().unwrap() {
+            events.push(String::from_utf8_lossy(event.data).into_owned());
         }
         events
     }
@@ -171,6 +194,22 @@ mod tests {
         assert_eq!(read(&[b"data: a\n\ndata: [DONE]"]), ["a", "[DONE]"]);
         assert_eq!(read(&[b"data: a\n\ndata: b\n"]), ["a", "b"]);
         assert!(read(&[b": only a comment"]).is_empty());
+    }
+
+    #[test]
+    fn names_belong_to_their_event_alone() {
+        let stream = b"event: lost\n\nevent: error\ndata: a\n\ndata: b\n\nevent:x\nevent:error\ndata: c";
+        let mut reader = SseReader::new(64);
+        let mut names = Vec::new();
+        for chunk in stream.chunks(1) {
+            let mut input = chunk;
+            while let Some(event) = reader.next(&mut input).unwrap() {
+                names.push((event.name.to_vec(), event.data.to_vec()));
+            }
+        }
+        names.extend(reader.finish().unwrap().map(|event| (event.name.to_vec(), event.data.to_vec())));
+        let expected: [(&[u8], &[u8]); 3] = [(b"error", b"a"), (b"", b"b"), (b"error", b"c")];
+        assert_eq!(names, expected.map(|(name, data)| (name.to_vec(), data.to_vec())));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::number::{count, excerpt, seconds};
 use crate::{
     store::{Row, StoreError, read_line, scan, traces_of},
-    trace::{Episode, Fault, ModelCall, Trace},
+    trace::{Episode, Fault, ModelCall, RecordError, Trace},
 };
 
 /// Replies and reasons are cut to this many characters.
@@ -69,7 +69,7 @@ pub enum WhyError {
         /// The run.
         run: PathBuf,
         /// Why not.
-        source: serde_json::Error,
+        source: RecordError,
     },
     /// The run cannot be read.
     #[error(transparent)]
@@ -113,8 +113,11 @@ pub fn find_run(run: &str, output_dir: &Path) -> Result<PathBuf, WhyError> {
 pub fn explain(run: &Path, rollout: &str, out: &mut impl Write) -> Result<(), WhyError> {
     let row = find(run, rollout)?;
     let text = read_line(&traces_of(run), row.span)?;
-    let episode: Episode =
-        serde_json::from_str(&text).map_err(|source| WhyError::Line { line: row.line, run: run.to_owned(), source })?;
+    let episode = Episode::from_line(text.as_bytes()).map_err(|source| WhyError::Line {
+        line: row.line,
+        run: run.to_owned(),
+        source,
+    })?;
     let id: String = row.id.chars().take(8).collect();
     let task = row.task_idx.map_or_else(|| excerpt(&row.task_key, 16), |index| index.to_string());
     writeln!(out, "rollout {id} (line {}, task {task}): {}", row.line, outcome(&row, &episode))?;
@@ -254,7 +257,10 @@ fn evidence(out: &mut impl Write, trace: &Trace) -> io::Result<()> {
 
 /// How the rollout went, in a line.
 fn course(trace: &Trace) -> String {
-    let stop = trace.stop_condition.as_deref().unwrap_or("nothing recorded");
+    let stop = match trace.stop_condition.as_deref() {
+        Some(_) if trace.has_overflowed() => "context_overflow (the conversation no longer fits the model's window)",
+        stop => stop.unwrap_or("nothing recorded"),
+    };
     let turns = trace.graph.nodes().iter().filter(|node| node.sampled).count();
     let mut text = format!("stopped by {stop} after {turns} turn{}", if turns == 1 { "" } else { "s" });
     let last = trace.calls.iter().rev().find(|call| call.error.is_none());

@@ -185,11 +185,17 @@ pub fn after_hashes(text: &str) -> Option<&str> {
     (!line.is_empty()).then_some(line)
 }
 
-/// The last number of a text, as written: sign, currency, grouping commas, decimals, exponent, percent sign.
+/// The last number of a text, as written: sign, currency, grouping commas, decimals, exponent, fraction, percent sign.
+/// Digits that anything but space joins belong to one number, even where that makes it none: `1,5` does not give a 5,
+/// nor `3:30` a 30.
 pub fn last_number(text: &str) -> Option<&str> {
+    // Beside point and comma: what groups digits in other places, and what nobody sees.
     static NUMBER: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"[-+\u{2212}]?[$€£¥]?(?:\d{1,3}(?:,\d{3})+\b(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?\\?%?")
-            .expect("a constant pattern")
+        const JOINTS: &str = r"[.,:^_'\u{a0}\u{ad}\u{2019}\u{2009}\u{200b}-\u{200f}\u{202f}\u{2060}\u{feff}]";
+        let digits = format!(r"(?:\d+(?:{JOINTS}+\d+)*|\.\d+)");
+        let pattern =
+            format!(r"[-+\u{{2212}}]?[$€£¥]?(?:\d+\s\d+/\d+|{digits})(?:[eE][-+]?\d+)?(?:\s?/\s?{digits})*\\?%?");
+        Regex::new(&pattern).expect("a constant pattern")
     });
     let found = NUMBER.find_iter(text).last()?;
     // A sign directly behind a word, a number or a bracket is an operator or a hyphen.
@@ -240,8 +246,17 @@ mod tests {
             ("about 12%", "12%"),
             ("6.02e23 of them", "6.02e23"),
             ("one 7", "7"),
-            ("1,2", "2"),
-            ("1,2345", "2345"),
+            ("1, 2", "2"),
+            ("1,2", "1,2"),
+            ("1,2345", "1,2345"),
+            ("1.234,5", "1.234,5"),
+            ("4\u{200b}2", "4\u{200b}2"),
+            ("12\u{202f}345", "12\u{202f}345"),
+            ("at 3:30", "3:30"),
+            ("2^10", "2^10"),
+            ("#### 3/4 cups", "3/4"),
+            ("1 1/2 cups.", "1 1/2"),
+            ("20 / 5.", "20 / 5"),
         ];
         for (text, number) in cases {
             assert_eq!(last_number(text), Some(number), "{text}");

@@ -51,7 +51,7 @@ pub trait Scorer: Send + Sync {
     fn score<'a>(&'a self, context: ScoreContext<'a>) -> BoxFuture<'a, Result<Score, Fault>>;
 
     /// The score at once, of a scorer that waits for nothing; `None` (the default) for all others. Such scorers run
-    /// in place, without a future.
+    /// in place, without a future; when the replies are long, the worker's other tasks are moved away first.
     fn score_now(&self, _context: ScoreContext<'_>) -> Option<Result<Score, Fault>> {
         None
     }

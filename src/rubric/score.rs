@@ -7,13 +7,18 @@ use futures::{
     future::{BoxFuture, Either, join_all, ready},
 };
 use serde_json::{Map, Value};
-use tokio::{runtime::Handle, task::spawn_blocking};
+use tokio::{
+    runtime::{Handle, RuntimeFlavor},
+    task::{block_in_place, spawn_blocking},
+};
 
 use super::{Named, Rubric, Score, ScoreContext, Scorer};
-use crate::trace::{Fault, FaultClass, RewardScore, Trace};
+use crate::trace::{Fault, FaultClass, Message, RewardScore, Trace};
 
 /// The key under which the reasons stand in a trace's `info`.
 const REASONS: &str = "scoring";
+/// Bytes of replies above which plain functions score where no other rollout waits for them.
+const LONG: usize = 16 << 10;
 
 impl Rubric {
     /// Scores a finished trace: all metrics, then all rewards, the waiting ones of each at the same time.
@@ -62,16 +67,32 @@ impl Rubric {
 
 async fn run(role: &str, scorers: &[Named], trace: &Trace) -> Vec<Result<Score, Fault>> {
     let context = ScoreContext { task: &trace.task.data, trace };
+    let long = is_long(trace);
     join_all(scorers.iter().map(|named| {
         // A scorer is only shared state behind `&self`; one that broke its own invariants breaks its later scores, and
         // each of these is caught the same way.
-        match std::panic::catch_unwind(AssertUnwindSafe(|| named.scorer.score_now(context))) {
+        match std::panic::catch_unwind(AssertUnwindSafe(|| aside(long, || named.scorer.score_now(context)))) {
             Ok(Some(result)) => Either::Left(ready(named.judge(role, result))),
             Ok(None) => Either::Right(named.wait(role, context)),
             Err(panic) => Either::Left(ready(named.judge(role, Err(panicked(&*panic))))),
         }
     }))
     .await
+}
+
+fn is_long(trace: &Trace) -> bool {
+    let size = |message: &Message| match message {
+        Message::Assistant(reply) => reply.content.as_ref().map_or(0, String::len),
+        _ => 0,
+    };
+    trace.graph.nodes().iter().map(|node| size(&node.message)).sum::<usize>() > LONG
+}
+
+/// Runs work that may take more than a few milliseconds when `long`: the other tasks of this worker move to another
+/// thread meanwhile, where there are several.
+fn aside<T>(long: bool, work: impl FnOnce() -> T) -> T {
+    let movable = || Handle::try_current().is_ok_and(|handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread);
+    if long && movable() { block_in_place(work) } else { work() }
 }
 
 impl Named {

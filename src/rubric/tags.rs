@@ -4,7 +4,7 @@
 //! called by its name. A tag is `<name>` or `</name>`, case-sensitive, without attributes or spaces; what stands inside
 //! a fenced code block is code, not a tag.
 
-use std::ops::Range;
+use std::{collections::HashMap, ops::Range};
 
 use super::fence::code_spans;
 
@@ -138,12 +138,12 @@ fn content(marks: &[Mark<'_>], in_code: &[Mark<'_>], name: &str) -> Result<Range
     let inside = &marks[first + 1..last];
     // Crossed: closed inside though opened before, or opened inside and closed behind.
     if let Some(other) = stray_closing(inside)
-        && stray_opening(&marks[..first]).contains(&other)
+        && leaves_open(&marks[..first], other)
     {
         return Err(TagFault::Crossed { name: owned(), other: other.to_owned() });
     }
     if let Some(other) = stray_closing(&marks[last + 1..])
-        && stray_opening(inside).contains(&other)
+        && leaves_open(inside, other)
     {
         return Err(TagFault::Crossed { name: owned(), other: other.to_owned() });
     }
@@ -152,30 +152,27 @@ fn content(marks: &[Mark<'_>], in_code: &[Mark<'_>], name: &str) -> Result<Range
 
 /// The first tag that is closed here without having been opened here.
 fn stray_closing<'a>(marks: &[Mark<'a>]) -> Option<&'a str> {
-    let mut open: Vec<&str> = Vec::new();
+    let mut open: HashMap<&str, usize> = HashMap::new();
     for mark in marks {
         if !mark.closing {
-            open.push(mark.name);
-        } else if let Some(at) = open.iter().rposition(|name| *name == mark.name) {
-            open.remove(at);
-        } else {
-            return Some(mark.name);
+            *open.entry(mark.name).or_default() += 1;
+            continue;
+        }
+        match open.get_mut(mark.name) {
+            Some(count) if *count > 0 => *count -= 1,
+            _ => return Some(mark.name),
         }
     }
     None
 }
 
-/// The tags that are opened here and not closed here.
-fn stray_opening<'a>(marks: &[Mark<'a>]) -> Vec<&'a str> {
-    let mut open: Vec<&str> = Vec::new();
-    for mark in marks {
-        if !mark.closing {
-            open.push(mark.name);
-        } else if let Some(at) = open.iter().rposition(|name| *name == mark.name) {
-            open.remove(at);
-        }
+/// Whether a tag of this name is opened here and not closed here.
+fn leaves_open(marks: &[Mark<'_>], name: &str) -> bool {
+    let mut open = 0_usize;
+    for mark in marks.iter().filter(|mark| mark.name == name) {
+        open = if mark.closing { open.saturating_sub(1) } else { open + 1 };
     }
-    open
+    open > 0
 }
 
 fn refuse_text(outside: &str) -> Result<(), TagFault> {

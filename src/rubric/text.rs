@@ -275,8 +275,8 @@ fn verdict(holds: bool, pass: impl FnOnce() -> String, fail: impl FnOnce() -> St
     if holds { Score::pass(pass()) } else { Score::fail(fail()) }
 }
 
-/// At most 60 characters of a text on one line, for a reason.
-pub(super) fn excerpt(text: &str) -> String {
+/// At most 60 characters of a text on one line, for a reason: a reply may be megabytes long.
+pub fn excerpt(text: &str) -> String {
     const LONGEST: usize = 60;
     let flat = |character: char| if character.is_control() { ' ' } else { character };
     let mut short: String = text.chars().take(LONGEST).map(flat).collect();

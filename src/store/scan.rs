@@ -14,7 +14,7 @@ use indexmap::IndexMap;
 use serde::{Deserialize, de::IgnoredAny};
 
 use super::{Fingerprint, Row, RowFault, Span, StoreError, atomic};
-use crate::trace::{Episode, Fault, FaultClass, Usage, truncates};
+use crate::trace::{Episode, Fault, FaultClass, Trace, Usage, truncates};
 
 /// Bytes of whole lines that one worker parses at a time; longer lines travel alone.
 const BATCH: usize = 1 << 20;
@@ -327,7 +327,15 @@ struct TraceLine<'a> {
     #[serde(default)]
     is_timeout: bool,
     #[serde(default)]
+    info: Option<InfoLine>,
+    #[serde(default)]
     errors: Vec<Fault>,
+}
+
+#[derive(Deserialize)]
+struct InfoLine {
+    #[serde(default)]
+    context_overflow: Option<IgnoredAny>,
 }
 
 #[derive(Deserialize)]
@@ -362,6 +370,11 @@ struct RewardLine {
     score: Option<f64>,
     #[serde(default = "one")]
     weight: f64,
+}
+
+/// A sum that stops at the top: a line of another program may claim any count.
+fn total(counts: impl Iterator<Item = u64>) -> u64 {
+    counts.fold(0, u64::saturating_add)
 }
 
 fn yes() -> bool {
@@ -399,17 +412,12 @@ impl EpisodeLine<'_> {
             rewards: counting.iter().flat_map(|trace| trace.raw_scores()).collect(),
             metrics: counting.iter().flat_map(|trace| trace.measured()).collect(),
             turns: self.traces.iter().map(TraceLine::turns).sum(),
-            input_tokens: usages.iter().map(|usage| usage.0).sum(),
-            output_tokens: usages.iter().map(|usage| usage.1).sum(),
-            cached_tokens: usages.iter().map(|usage| usage.2).sum(),
+            input_tokens: total(usages.iter().map(|usage| usage.0)),
+            output_tokens: total(usages.iter().map(|usage| usage.1)),
+            cached_tokens: total(usages.iter().map(|usage| usage.2)),
             truncated: self.traces.iter().any(TraceLine::is_truncated),
             timed_out: self.traces.iter().any(|trace| trace.is_timeout),
-            stop_conditions: self
-                .traces
-                .iter()
-                .filter_map(|trace| trace.stop_condition.as_deref())
-                .map(str::to_owned)
-                .collect(),
+            stop_conditions: self.traces.iter().filter_map(TraceLine::stopped_by).map(str::to_owned).collect(),
             retries: self.retries(finished),
             fault,
         })
@@ -480,6 +488,13 @@ impl TraceLine<'_> {
         self.nodes.iter().filter(|node| node.sampled).count() as u64
     }
 
+    /// The stop condition, a full context window by its own name: in the trace it is the budget that verifiers knows.
+    fn stopped_by(&self) -> Option<&str> {
+        let condition = self.stop_condition.as_deref()?;
+        let overflow = self.info.as_ref().is_some_and(|info| info.context_overflow.is_some());
+        Some(if overflow && truncates(condition) { Trace::CONTEXT_OVERFLOW } else { condition })
+    }
+
     fn is_truncated(&self) -> bool {
         let last = self.calls.iter().rev().find(|call| call.error.is_none());
         self.stop_condition.as_deref().is_some_and(truncates)
@@ -505,20 +520,21 @@ impl TraceLine<'_> {
         }
         // Parents stand before their children, so one pass forward carries totals down and one back carries leaves up.
         let mut total_before = vec![0; count];
-        let (mut input, mut output, mut cached) = (0, 0, 0);
+        let (mut input, mut output, mut cached) = (0_u64, 0_u64, 0_u64);
         for (node, line) in self.nodes.iter().enumerate() {
             let before = line.parent.filter(|parent| *parent < node).map_or(0, |parent| total_before[parent]);
             total_before[node] = before;
             if let Some(usage) = usage_at[node] {
-                input += usage.input_tokens().saturating_sub(before);
-                cached += usage.cached_input_tokens.unwrap_or(0);
+                input = input.saturating_add(usage.input_tokens().saturating_sub(before));
+                cached = cached.saturating_add(usage.cached_input_tokens.unwrap_or(0));
                 total_before[node] = usage.total_tokens();
             }
         }
         let mut leaves: Vec<u64> = vec![0; count];
         for (node, line) in self.nodes.iter().enumerate().rev() {
             leaves[node] = leaves[node].max(1);
-            output += leaves[node] * usage_at[node].map_or(0, |usage| usage.completion_tokens);
+            let completion = usage_at[node].map_or(0, |usage| usage.completion_tokens);
+            output = output.saturating_add(leaves[node].saturating_mul(completion));
             if let Some(parent) = line.parent.filter(|parent| *parent < node) {
                 leaves[parent] += leaves[node];
             }

@@ -76,6 +76,11 @@ impl Graph {
     }
 }
 
+/// A sum that stops at the top: a trace of another program may claim any count.
+fn total(counts: impl Iterator<Item = u64>) -> u64 {
+    counts.fold(0, u64::saturating_add)
+}
+
 /// For each call that reports usage, its input beyond the end of the call before it.
 fn new_input<'a>(calls: impl Iterator<Item = &'a ModelCall>) -> impl Iterator<Item = (&'a ModelCall, u64)> {
     let mut before = 0;
@@ -180,8 +185,8 @@ impl Branch<'_> {
     pub fn token_counts(&self) -> TokenCounts {
         let usages = || self.calls.iter().filter_map(|call| call.usage.as_ref());
         TokenCounts {
-            input: new_input(self.calls.iter().copied()).map(|(_, increment)| increment).sum(),
-            output: usages().map(|usage| usage.completion_tokens).sum(),
+            input: total(new_input(self.calls.iter().copied()).map(|(_, increment)| increment)),
+            output: total(usages().map(|usage| usage.completion_tokens)),
             total: usages().next_back().map_or(0, Usage::total_tokens),
         }
     }
@@ -205,17 +210,16 @@ impl Trace {
     /// that it belongs to; the total is the new input plus the completions of all calls, failed ones included.
     pub fn token_counts(&self) -> TokenCounts {
         let mut increments: HashMap<*const ModelCall, u64> = HashMap::new();
-        let mut output = 0;
+        let mut output = 0_u64;
         for branch in self.branches() {
-            output += branch.token_counts().output;
+            output = output.saturating_add(branch.token_counts().output);
             for (call, increment) in new_input(branch.calls.iter().copied()) {
                 increments.entry(std::ptr::from_ref(call)).or_insert(increment);
             }
         }
-        let input = increments.values().sum();
-        let completions: u64 =
-            self.calls.iter().flat_map(|call| &call.usage).map(|usage| usage.completion_tokens).sum();
-        TokenCounts { input, output, total: input + completions }
+        let input = total(increments.into_values());
+        let completions = total(self.calls.iter().flat_map(|call| &call.usage).map(|usage| usage.completion_tokens));
+        TokenCounts { input, output, total: input.saturating_add(completions) }
     }
 
     /// Usage of all calls, each once; `None` when none reports it.

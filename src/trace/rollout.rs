@@ -190,6 +190,22 @@ impl Trace {
         self.stop_condition.get_or_insert_with(|| condition.to_owned());
     }
 
+    /// Ends the rollout because the conversation no longer fits the model's window. The stop condition is
+    /// `max_total_tokens`: the window is the endpoint's own bound on total tokens, and verifiers derives "truncated" from
+    /// that name. What the endpoint said stands in `info` under [`Trace::CONTEXT_OVERFLOW`] and tells the two apart.
+    pub fn stop_at_window(&mut self, said: String) {
+        self.info.insert(Self::CONTEXT_OVERFLOW.to_owned(), said.into());
+        self.stop("max_total_tokens");
+    }
+
+    /// Whether the model's window ended the rollout.
+    pub fn has_overflowed(&self) -> bool {
+        self.info.contains_key(Self::CONTEXT_OVERFLOW)
+    }
+
+    /// The key in `info` of a rollout that the model's window ended, and the name of that ending in summaries.
+    pub const CONTEXT_OVERFLOW: &str = "context_overflow";
+
     /// Records that the deadline of a stage (`setup`, `agent`, `finalize` or `scoring`) expired; this replaces any
     /// earlier stop condition.
     pub fn record_timeout(&mut self, stage: &str) {

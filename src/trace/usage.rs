@@ -35,19 +35,37 @@ impl Usage {
     pub fn sum<'a>(usages: impl IntoIterator<Item = &'a Usage>) -> Option<Usage> {
         usages.into_iter().fold(None, |sum: Option<Usage>, usage| {
             let Some(mut sum) = sum else { return Some(usage.clone()) };
-            sum.prompt_tokens += usage.prompt_tokens;
-            sum.completion_tokens += usage.completion_tokens;
-            sum.cached_input_tokens = add(sum.cached_input_tokens, usage.cached_input_tokens);
-            sum.reasoning_tokens = add(sum.reasoning_tokens, usage.reasoning_tokens);
-            sum.cost = add(sum.cost, usage.cost);
+            sum.prompt_tokens = sum.prompt_tokens.saturating_add(usage.prompt_tokens);
+            sum.completion_tokens = sum.completion_tokens.saturating_add(usage.completion_tokens);
+            sum.cached_input_tokens = add(sum.cached_input_tokens, usage.cached_input_tokens, u64::saturating_add);
+            sum.reasoning_tokens = add(sum.reasoning_tokens, usage.reasoning_tokens, u64::saturating_add);
+            sum.cost = add(sum.cost, usage.cost, |left, right| left + right);
             Some(sum)
         })
     }
 }
 
-fn add<T: std::ops::Add<Output = T>>(left: Option<T>, right: Option<T>) -> Option<T> {
+fn add<T>(left: Option<T>, right: Option<T>, sum: impl Fn(T, T) -> T) -> Option<T> {
     match (left, right) {
-        (Some(left), Some(right)) => Some(left + right),
+        (Some(left), Some(right)) => Some(sum(left, right)),
         (left, right) => left.or(right),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_from_a_hostile_file_do_not_overflow() {
+        let most = Usage {
+            prompt_tokens: u64::MAX,
+            completion_tokens: u64::MAX,
+            cached_input_tokens: Some(u64::MAX),
+            ..Usage::default()
+        };
+        assert_eq!(most.total_tokens(), u64::MAX);
+        let sum = Usage::sum([&most, &most]).unwrap();
+        assert_eq!((sum.prompt_tokens, sum.cached_input_tokens), (u64::MAX, Some(u64::MAX)));
     }
 }

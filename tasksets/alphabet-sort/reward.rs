@@ -6,8 +6,8 @@
 
 use super::episode::{FIRST_TAG, LATER_TAG};
 use crate::{
-    rubric::{Score, ScoreContext, similarity::ratio, tags::tag},
-    tasksets::conversation::replies,
+    rubric::{Score, ScoreContext, tags::tag, text::excerpt},
+    tasksets::conversation::{alike, replies},
     trace::{Fault, TaskData, Trace},
 };
 
@@ -81,7 +81,7 @@ fn grade_turn(reply: &str, tag: &str, expected: &[String]) -> Graded {
     let attempts: Vec<String> = attempts(reply, tag).map(plain).collect();
     let expected_text = plain(&expected.join("\n"));
     let similarities: Vec<f64> =
-        attempts.iter().map(|attempt| if attempt.is_empty() { 0.0 } else { ratio(attempt, &expected_text) }).collect();
+        attempts.iter().map(|attempt| if attempt.is_empty() { 0.0 } else { alike(attempt, &expected_text) }).collect();
     match similarities.as_slice() {
         [] => Graded { similarity: 0.0, why: format!("no list between <{tag}> and </{tag}>") },
         several if several.windows(2).any(|pair| pair[1] <= pair[0]) => {
@@ -125,7 +125,7 @@ fn reason(similarity: f64, found: &str, expected: &[String]) -> String {
         Some((at, line)) => format!(
             "similarity {similarity:.3}, line {} should be `{line}` and is {}",
             at + 1,
-            found.get(at).map_or("missing".to_owned(), |found| format!("`{found}`"))
+            found.get(at).map_or("missing".to_owned(), |found| format!("`{}`", excerpt(found)))
         ),
         None => format!("similarity {similarity:.3}, {} lines too many", found.len().saturating_sub(expected.len())),
     }

@@ -11,7 +11,7 @@ use self::picture::{COLOURS, colours_of, draw};
 use super::conversation::{instructions, replies, turns};
 use crate::{
     config::Section,
-    rubric::{Rubric, Score, ScoreContext, tags::tag},
+    rubric::{Rubric, Score, ScoreContext, tags::tag, text::excerpt},
     taskset::{PythonRandom, Shipped, TaskStream, Taskset, TasksetError, TasksetSize, User, UserTurn, generated},
     trace::{Content, ContentPart, Fault, ImageUrl, Message, Prompt, TaskData, TraceTask, UserMessage},
 };
@@ -181,7 +181,8 @@ fn read(context: ScoreContext<'_>) -> Result<Vec<ReadTurn>, Fault> {
     let answers = super::texts(context.task, "answers")?;
     let found = |turn: usize| match replies.get(turn) {
         None => Err("not answered".to_owned()),
-        Some(reply) => tag(reply, TAG).map(|word| word.trim().to_uppercase()).map_err(|fault| fault.to_string()),
+        // Letters that only look the part (`ſ` is an S in capitals) are wrong.
+        Some(reply) => tag(reply, TAG).map(|word| word.trim().to_ascii_uppercase()).map_err(|fault| fault.to_string()),
     };
     Ok(answers.into_iter().enumerate().map(|(turn, expected)| (expected, found(turn))).collect())
 }
@@ -195,7 +196,7 @@ fn codeword(context: ScoreContext<'_>) -> Result<Score, Fault> {
         .enumerate()
         .map(|(turn, (expected, found))| match found {
             Ok(found) if found == expected => format!("turn {}: `{expected}` is right", turn + 1),
-            Ok(found) => format!("turn {}: expected `{expected}`, found `{found}`", turn + 1),
+            Ok(found) => format!("turn {}: expected `{expected}`, found `{}`", turn + 1, excerpt(found)),
             Err(fault) => format!("turn {}: expected `{expected}`; {fault}", turn + 1),
         })
         .collect();

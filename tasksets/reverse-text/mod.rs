@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::conversation::{instructions, last_reply, said_by_user};
+use super::conversation::{alike, instructions, last_reply, said_by_user};
 use crate::{
     config::Section,
-    rubric::{Rubric, Score, ScoreContext, similarity::ratio, tags::tag},
+    rubric::{Rubric, Score, ScoreContext, tags::tag, text::excerpt},
     taskset::{PythonRandom, Shipped, TaskStream, Taskset, TasksetError, TasksetSize, generated},
     trace::{Fault, Message, Prompt, TaskData},
 };
@@ -115,11 +115,11 @@ fn similarity(context: ScoreContext<'_>) -> Result<Score, Fault> {
     let reply = last_reply(context.trace);
     Ok(match tag(&reply, TAG) {
         Ok(answer) => {
-            let score = ratio(answer.trim(), expected);
+            let score = alike(answer.trim(), expected);
             let why = if score == 1.0 {
                 "every character is in its place".to_owned()
             } else {
-                format!("expected `{expected}`, found `{}`", answer.trim())
+                format!("expected `{}`, found `{}`", excerpt(expected), excerpt(answer.trim()))
             };
             Score::because(score, why)
         }

@@ -12,6 +12,8 @@ use crate::{
     trace::{AssistantMessage, FinishReason, ToolCall, ToolCallKind, TurnTokens, Usage},
 };
 
+/// More tokens than any call has; counts above it are not believed, so that sums of them never overflow.
+const MOST_TOKENS: u64 = 1 << 40;
 /// vLLM's sign for a logprob that it does not know.
 const UNKNOWN_LOGPROB: f32 = -9999.0;
 
@@ -61,7 +63,8 @@ pub struct Completion {
 impl Answer {
     /// The answer of a whole body.
     pub(in crate::inference) fn from_whole(reply: WholeReply) -> Result<Self, AttemptError> {
-        let mut answer = Self { usage: reply.usage.0, prompt_ids: reply.prompt_token_ids, ..Self::default() };
+        let mut answer =
+            Self { usage: believable(reply.usage.0), prompt_ids: reply.prompt_token_ids, ..Self::default() };
         let mut choices = reply.choices.unwrap_or_default();
         let first = choices.iter().position(|choice| choice.index.unwrap_or(0) == 0).unwrap_or(0);
         if first >= choices.len() {
@@ -78,8 +81,8 @@ impl Answer {
 
     /// Adds one event of a stream.
     pub(in crate::inference) fn add_chunk(&mut self, chunk: Chunk) -> Result<(), AttemptError> {
-        if chunk.usage.0.is_some() {
-            self.usage = chunk.usage.0;
+        if let Some(usage) = believable(chunk.usage.0) {
+            self.usage = Some(usage);
         }
         if chunk.prompt_token_ids.is_some() {
             self.prompt_ids = chunk.prompt_token_ids;
@@ -115,7 +118,7 @@ impl Answer {
             }
             None => None,
         };
-        let sampled = self.usage.as_ref().is_some_and(|usage| usage.completion_tokens > 0);
+        let sampled = self.usage.as_ref().map(|usage| usage.completion_tokens > 0);
         let tokens =
             if wanted { exact_tokens(self.prompt_ids, self.token_ids, self.logprob_ids, &self.logprobs) } else { None };
         let content = if self.content.is_empty() { self.refusal } else { self.content };
@@ -127,8 +130,9 @@ impl Answer {
             provider_state: (!self.details.is_empty()).then_some(self.details),
         };
         let empty = message.content.is_none() && message.reasoning_content.is_none() && message.tool_calls.is_none();
-        // A model may end its turn at once; an answer that nobody sampled is a fault of the server.
-        let deliberate = self.finish_reason.is_some() && (self.has_content || sampled);
+        // A model may end its turn at once, which costs it a token; an answer that nobody sampled is a fault of the
+        // server.
+        let deliberate = self.finish_reason.is_some() && sampled.unwrap_or(self.has_content);
         if empty && !deliberate {
             return Err(AttemptError::malformed("the answer has neither text nor tool calls"));
         }
@@ -170,7 +174,7 @@ impl Answer {
             (None, Some(custom)) => (ToolCallKind::Custom, Some(custom)),
             (function, _) => (ToolCallKind::Function, function),
         };
-        let id = call.id.unwrap_or_default();
+        let id = call.id.map(|id| into_string(id.0)).unwrap_or_default();
         let known = match call.index {
             Some(index) => self.calls.iter().position(|known| known.index == Some(index)),
             // Without an index a piece belongs to the last call, unless it brings an id or a name of its own.
@@ -194,7 +198,7 @@ impl Answer {
             slot.id = id;
         }
         let Some(WireFunction { name, namespace, arguments }) = function else { return Ok(()) };
-        if let Some(name) = name.filter(|name| !name.is_empty()) {
+        if let Some(name) = name.map(|name| into_string(name.0)).filter(|name| !name.is_empty()) {
             slot.name = name;
         }
         if namespace.is_some() {
@@ -278,6 +282,17 @@ fn details_text(details: &[Map<String, Value>]) -> Option<String> {
         })
         .collect();
     (!pieces.is_empty()).then(|| pieces.join("\n"))
+}
+
+/// A usage whose counts can be.
+fn believable(wire: Option<WireUsage>) -> Option<WireUsage> {
+    wire.filter(|wire| {
+        let possible = wire.prompt_tokens <= MOST_TOKENS && wire.completion_tokens <= MOST_TOKENS;
+        if !possible {
+            tracing::debug!(prompt = wire.prompt_tokens, completion = wire.completion_tokens, "a usage is left out");
+        }
+        possible
+    })
 }
 
 /// Cache reads are taken out of the prompt's tokens; a count of cache reads above the prompt's is not believed.

@@ -30,7 +30,7 @@ pub fn write_request(call: &ChatCall<'_>, stream: bool) -> Result<Vec<u8>, Error
 pub fn read_completion(body: &[u8], tokens: bool) -> Result<Completion, Fault> {
     let reply: Result<WholeReply, _> = serde_json::from_slice(body);
     reply
-        .map_err(|error| AttemptError::malformed(error.to_string()))
+        .map_err(|error| AttemptError::unreadable("the answer is not what it should be", &error, body))
         .and_then(whole_answer)
         .and_then(|answer| answer.finish(tokens))
         .map_err(|error| error.fault("the answer", |text| text))
@@ -38,8 +38,8 @@ pub fn read_completion(body: &[u8], tokens: bool) -> Result<Completion, Fault> {
 
 /// The answer of a whole reply, unless that holds a failure.
 pub(super) fn whole_answer(reply: WholeReply) -> Result<Answer, AttemptError> {
-    match &reply.error {
-        Some(error) if !error.is_null() => Err(AttemptError::in_band(error)),
-        _ => Answer::from_whole(reply),
+    match reply.failure() {
+        Some(failure) => Err(failure),
+        None => Answer::from_whole(reply),
     }
 }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 use serde_json::{Map, Value, value::RawValue};
 
 use super::text::Text;
+use crate::inference::failure::AttemptError;
 
 /// A whole answer.
 #[derive(Debug, Deserialize)]
@@ -20,7 +21,11 @@ pub(in crate::inference) struct WholeReply {
     pub(super) prompt_token_ids: Option<Vec<u32>>,
     /// Some proxies answer 200 and put the failure here.
     #[serde(default)]
-    pub(in crate::inference) error: Option<Value>,
+    error: Option<Value>,
+    #[serde(default)]
+    object: Lenient<String>,
+    #[serde(default)]
+    message: Option<Value>,
 }
 
 /// One event of a stream.
@@ -33,7 +38,34 @@ pub(in crate::inference) struct Chunk {
     #[serde(default)]
     pub(super) prompt_token_ids: Option<Vec<u32>>,
     #[serde(default)]
-    pub(in crate::inference) error: Option<Value>,
+    error: Option<Value>,
+    #[serde(default)]
+    object: Lenient<String>,
+    #[serde(default)]
+    message: Option<Value>,
+}
+
+impl WholeReply {
+    /// The failure that stands in place of an answer.
+    pub(super) fn failure(&self) -> Option<AttemptError> {
+        failure(self.error.as_ref(), &self.object, self.message.as_ref())
+    }
+}
+
+impl Chunk {
+    /// The failure that stands in place of a piece of an answer.
+    pub(in crate::inference) fn failure(&self) -> Option<AttemptError> {
+        failure(self.error.as_ref(), &self.object, self.message.as_ref())
+    }
+}
+
+/// `{"error": …}`, or the object at the top that older vLLM and SGLang write: `{"object": "error", "message": …}`.
+fn failure(error: Option<&Value>, object: &Lenient<String>, message: Option<&Value>) -> Option<AttemptError> {
+    match (error.filter(|error| !error.is_null()), object.0.as_deref()) {
+        (Some(error), _) => Some(AttemptError::in_band(error)),
+        (None, Some("error")) => Some(AttemptError::in_band(message.unwrap_or(&Value::Null))),
+        _ => None,
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -86,7 +118,7 @@ pub(super) struct WireToolCall {
     #[serde(default)]
     pub(super) index: Option<u64>,
     #[serde(default)]
-    pub(super) id: Option<String>,
+    pub(super) id: Option<Text>,
     #[serde(default)]
     pub(super) function: Option<WireFunction>,
     #[serde(default)]
@@ -96,7 +128,7 @@ pub(super) struct WireToolCall {
 #[derive(Debug, Deserialize)]
 pub(super) struct WireFunction {
     #[serde(default)]
-    pub(super) name: Option<String>,
+    pub(super) name: Option<Text>,
     #[serde(default)]
     pub(super) namespace: Option<String>,
     /// A string, or an object from servers that have parsed it.

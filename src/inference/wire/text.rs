@@ -10,6 +10,7 @@ use serde::{
     Deserialize, Deserializer,
     de::{Error, SeqAccess, Visitor},
 };
+use serde_json::value::RawValue;
 
 /// A string of the answer, or a list of text parts joined, in UTF-8 with surrogate halves as three bytes each (WTF-8).
 #[derive(Debug, Default)]
@@ -40,16 +41,31 @@ impl<'de> Visitor<'de> for TextVisitor {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Text, A::Error> {
+        let mut whole = Vec::new();
+        while let Some(part) = parts.next_element::<Part>()? {
+            whole.extend(part.0);
+        }
+        Ok(Text(whole))
+    }
+}
+
+/// One part: an object with its text, or the text itself.
+struct Part(Vec<u8>);
+
+impl<'de> Deserialize<'de> for Part {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
-        struct Part {
+        struct Object {
             #[serde(default)]
             text: Option<Text>,
         }
-        let mut whole = Vec::new();
-        while let Some(part) = parts.next_element::<Part>()? {
-            whole.extend(part.text.unwrap_or_default().0);
-        }
-        Ok(Text(whole))
+        let raw = <&RawValue>::deserialize(deserializer)?.get();
+        let text = if raw.starts_with('"') {
+            serde_json::from_str::<Text>(raw).map(Some)
+        } else {
+            serde_json::from_str::<Object>(raw).map(|object| object.text)
+        };
+        text.map(|text| Self(text.unwrap_or_default().0)).map_err(D::Error::custom)
     }
 }
 
@@ -117,7 +133,7 @@ mod tests {
 
     #[test]
     fn parts_are_joined_and_other_types_refused() {
-        assert_eq!(read(r#"[{"type":"text","text":"a"},{"type":"other"},{"text":"b"}]"#), "ab");
+        assert_eq!(read(r#"[{"type":"text","text":"a"},{"type":"other"},{"text":"b"},"c"]"#), "abc");
         assert!(serde_json::from_str::<Text>("5").is_err());
         assert!(serde_json::from_str::<Text>("{}").is_err());
     }
