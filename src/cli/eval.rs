@@ -4,6 +4,7 @@ use std::{
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
+    time::Duration,
 };
 
 use serde_json::Value;
@@ -21,19 +22,23 @@ use crate::{
     eval::{Ended, Launch, RunEnd, Stops},
     harness::Null,
     report::{self, Progress},
-    store::{Event, Opening, RunDir, RunState, STATE_VERSION, resolved_config_of},
-    taskset::{Instructed, Taskset, TasksetError, select},
+    store::{Event, Opening, RunDir, RunState, STATE_VERSION, resolved_config_of, traces_of},
+    taskset::{Instructed, TaskStream, Taskset, TasksetError, select},
     tasksets, telemetry,
 };
 
 /// Events waiting for the display; a full queue holds the run back for the moment it takes to draw.
 const EVENTS: usize = 1024;
 
+/// How long the display may take to draw its last line.
+const LAST_FRAME: Duration = Duration::from_secs(2);
+
 /// What the command line asks for.
 struct Request {
     config: EvalConfig,
     resolved: Resolved,
     taskset: Arc<dyn Taskset>,
+    tasks: TaskStream,
     files: Vec<PathBuf>,
     resume: Option<PathBuf>,
     opening: Opening,
@@ -52,6 +57,13 @@ pub(super) fn run(words: &[String]) -> Result<ExitCode, Failure> {
         return Ok(exit::DONE.into());
     }
     let resume = switches.get("resume").cloned().flatten().map(PathBuf::from);
+    if given("resume") && given("clean") {
+        let problem = "`--resume` goes on with a run and `--clean` deletes it; leave one of them out";
+        return Err(Failure::usage(anyhow::anyhow!(problem)));
+    }
+    if given("resume") && words.len() == 1 {
+        return Err(Failure::usage(anyhow::anyhow!("name the run to go on with: `--resume RUN_DIR`")));
+    }
     let base = resume.as_deref().map(saved_config).transpose()?;
     let (config, resolved, parsed) = EvalConfig::from_args(words, base, &mut open).map_err(usage)?;
     let taskset = match opened {
@@ -66,6 +78,8 @@ pub(super) fn run(words: &[String]) -> Result<ExitCode, Failure> {
     for warning in &resolved.warnings {
         output::note(&format!("warning: {warning}"));
     }
+    // What cannot run fails a dry run too.
+    let tasks = select(taskset.as_ref(), &config.select).map_err(Failure::usage)?;
     if given("dry-run") {
         output::print(resolved.explain())?;
         return Ok(exit::DONE.into());
@@ -75,7 +89,8 @@ pub(super) fn run(words: &[String]) -> Result<ExitCode, Failure> {
         (None, false, true) => Opening::Clean,
         (None, false, false) => Opening::Fresh,
     };
-    let request = Request { config, resolved, taskset, files: parsed.files, resume, opening, json: given("json") };
+    let request =
+        Request { config, resolved, taskset, tasks, files: parsed.files, resume, opening, json: given("json") };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::failed)?;
     let code = runtime.block_on(evaluate(request));
     // A blocking read that hangs must not hold the program.
@@ -97,7 +112,14 @@ fn saved_config(directory: &Path) -> Result<Layer, Failure> {
     if saved.is_file() {
         return Layer::read(&saved).map_err(usage);
     }
-    let problem = format!("cannot resume `{}`: there is no {}", directory.display(), saved.display());
+    let problem = match (directory.is_dir(), traces_of(directory).exists()) {
+        (false, _) => "there is no such folder",
+        (true, false) => "it holds no run",
+        (true, true) => {
+            "it has no configs/resolved/eval.json; a run that was ended before it began is started anew, with its own command"
+        }
+    };
+    let problem = format!("cannot resume `{}`: {problem}", directory.display());
     Err(Failure::usage(anyhow::anyhow!(problem)))
 }
 
@@ -121,9 +143,7 @@ fn open_taskset(id: &str, block: &mut Section<'_>) -> Option<Result<Arc<dyn Task
 }
 
 async fn evaluate(request: Request) -> Result<ExitCode, Failure> {
-    let Request { config, mut resolved, taskset, files, resume, opening, json } = request;
-    let tasks = select(taskset.as_ref(), &config.select).map_err(Failure::usage)?;
-
+    let Request { config, mut resolved, taskset, tasks, files, resume, opening, json } = request;
     let (events, received) = mpsc::channel::<Event>(EVENTS);
     let endpoint = Endpoint::open(&config, &taskset, events.clone()).await?;
     let identity = Identity::of(&config, &resolved, resume.as_deref())?;
@@ -196,9 +216,10 @@ async fn evaluate(request: Request) -> Result<ExitCode, Failure> {
     let signals = Signals::listen(stops.clone()).map_err(Failure::failed)?;
     let display = tokio::spawn(Progress::new().follow(received));
     let ended = launch.run(events, stops).await;
-    drop(signals);
+    signals.run_is_over();
     endpoint.close().await;
-    let _ = display.await;
+    // Someone may have stopped reading; the results are for others too.
+    let _ = tokio::time::timeout(LAST_FRAME, display).await;
     conclude(&ended.map_err(Failure::failed)?, &directory, json)
 }
 

@@ -34,8 +34,29 @@ impl Failure {
         self.status.into()
     }
 
-    /// What to tell the user.
+    /// What to tell the user: the error and its causes, less those that the text before them names already.
     pub(super) fn message(&self) -> String {
-        format!("{:#}", self.error)
+        self.error.chain().map(ToString::to_string).fold(String::new(), |text, cause| match text.as_str() {
+            "" => cause,
+            text if text.contains(&cause) => text.to_owned(),
+            text => format!("{text}: {cause}"),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    use super::*;
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let message = |error: anyhow::Error| Failure::failed(error).message();
+        assert_eq!(message(anyhow!("disk full").context("cannot write")), "cannot write: disk full");
+        assert_eq!(
+            message(anyhow!("disk full").context("cannot write: disk full; free some")),
+            "cannot write: disk full; free some"
+        );
     }
 }

@@ -1,7 +1,8 @@
 //! Results go to stdout, everything else to stderr.
-#![expect(clippy::print_stderr, reason = "this is where the command line speaks")]
 
 use std::io::{self, ErrorKind, Write as _};
+
+use anyhow::Context as _;
 
 use super::exit::Failure;
 
@@ -9,12 +10,27 @@ use super::exit::Failure;
 pub(super) fn print(text: impl AsRef<[u8]>) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_ref()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Failure::failed(error)),
-        _ => Ok(()),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("cannot write to the standard output").map_err(Failure::failed),
     }
 }
 
-/// Tells the user something beside the result.
+/// Tells the user something beside the result. What servers say may stand in it, so control characters are left out;
+/// and where nobody listens, the exit status still tells.
 pub(super) fn note(text: &str) {
-    eprintln!("{text}");
+    let _ = writeln!(io::stderr(), "{}", plain(text));
+}
+
+fn plain(text: &str) -> String {
+    text.chars().filter(|letter| matches!(letter, '\n' | '\t') || !letter.is_control()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_cannot_steer_a_terminal() {
+        assert_eq!(plain("bad \u{1b}[2Jkey\r\n\tü\u{9b}1m"), "bad [2Jkey\n\tü1m");
+    }
 }

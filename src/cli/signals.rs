@@ -1,34 +1,65 @@
-//! Ctrl-C and SIGTERM: the first asks for a clean end, the second drops everything.
+//! Ctrl-C and SIGTERM: the first asks for a clean end, the second drops everything, a third leaves at once.
+
+use std::time::Duration;
 
 use tokio::{
     signal::unix::{SignalKind, signal},
     task::JoinHandle,
 };
+use tokio_util::sync::CancellationToken;
 
+use super::exit;
 use crate::eval::Stops;
 
+/// How long a run that was told twice to stop may take to print what it came to.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
 /// Listens until it is dropped.
-pub(super) struct Signals(JoinHandle<()>);
+pub(super) struct Signals {
+    listener: JoinHandle<()>,
+    over: CancellationToken,
+}
 
 impl Signals {
     /// Turns signals into stops.
     pub(super) fn listen(stops: Stops) -> std::io::Result<Self> {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
-        Ok(Self(tokio::spawn(async move {
-            for token in [stops.stop, stops.kill] {
+        let over = CancellationToken::new();
+        let ended = over.clone();
+        let listener = tokio::spawn(async move {
+            let killed = stops.kill.clone();
+            let overdue = async {
+                killed.cancelled().await;
+                ended.cancelled().await;
+                tokio::time::sleep(LAST_WORDS).await;
+            };
+            tokio::pin!(overdue);
+            for token in [Some(stops.stop), Some(stops.kill), None] {
                 tokio::select! {
                     _ = interrupt.recv() => {}
                     _ = terminate.recv() => {}
+                    () = &mut overdue => {}
                 }
-                token.cancel();
+                match token {
+                    Some(token) if !ended.is_cancelled() => token.cancel(),
+                    // What is acknowledged is in the journal; nothing is lost.
+                    _ => std::process::exit(exit::INTERRUPTED.into()),
+                }
             }
-        })))
+        });
+        Ok(Self { listener, over })
+    }
+
+    /// The run is over: from now on the first signal leaves at once, so that nothing that hangs at the very end, such as
+    /// a terminal that takes no output, can hold the program.
+    pub(super) fn run_is_over(&self) {
+        self.over.cancel();
     }
 }
 
 impl Drop for Signals {
     fn drop(&mut self) {
-        self.0.abort();
+        self.listener.abort();
     }
 }

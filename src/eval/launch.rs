@@ -111,23 +111,31 @@ impl Launch {
         } else {
             state.tasks = state.tasks.or(tasks);
         }
+        // A disk that is full now must not hide why the run ended, nor what it came to.
+        let mut tried = |done: Result<(), StoreError>| {
+            if let Err(error) = done {
+                early.get_or_insert(RunEnd::Store(error));
+            }
+        };
         if let Some(lines) = leftovers {
-            journal.remove(lines).await?;
+            tried(journal.remove(lines).await);
         }
         if let Some(journal) = Arc::into_inner(journal) {
-            journal.close().await?;
+            tried(journal.close().await);
         }
         if let Some(attempt) = state.attempts.last_mut() {
             attempt.seconds = started.elapsed().as_secs_f64();
         }
-        run_dir.save_state(&state)?;
+        tried(run_dir.save_state(&state));
         let path = run_dir.path().to_owned();
         let summarised = state.clone();
         let results = blocking(move || Summary::of_run(&path, &summarised)).await?;
         if early.is_none() {
             early = too_many_failures(&results, max_error_rate);
         }
-        run_dir.save_results(&results)?;
+        if let Err(error) = run_dir.save_results(&results) {
+            early.get_or_insert(RunEnd::Store(error));
+        }
         let _ = events.send(Event::RunFinished).await;
         Ok(Ended { results, early })
     }
@@ -135,13 +143,19 @@ impl Launch {
 
 /// Failures that a run may have before it cannot end within its error rate any more.
 fn allowed_failures(planned: Option<u64>, max_error_rate: f64) -> u64 {
-    planned.map_or(u64::MAX, |planned| (planned as f64 * max_error_rate).floor() as u64)
+    let Some(planned) = planned else { return u64::MAX };
+    let near = (planned as f64 * max_error_rate).round() as u64;
+    // 29 of 100 are not more than 0.29, though 100 times 0.29 is less than 29.
+    if exceeds(near, planned, max_error_rate) { near.saturating_sub(1) } else { near }
+}
+
+fn exceeds(failed: u64, of: u64, max_error_rate: f64) -> bool {
+    of > 0 && failed as f64 / of as f64 > max_error_rate
 }
 
 fn too_many_failures(results: &Results, max_error_rate: f64) -> Option<RunEnd> {
     let ended = results.scored + results.failed;
-    let allowed = ended as f64 * max_error_rate;
-    (results.failed as f64 > allowed).then(|| RunEnd::TooManyFailures {
+    exceeds(results.failed, ended, max_error_rate).then(|| RunEnd::TooManyFailures {
         failed: results.failed,
         last: results.error_examples.values().next().map_or_else(String::new, |example| example.message.clone()),
     })
@@ -153,5 +167,22 @@ async fn blocking<T: Send + 'static>(
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
         Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_error_rate_itself_is_allowed() {
+        for hundredths in 0..=100_u32 {
+            let rate = f64::from(hundredths) / 100.0;
+            let allowed = allowed_failures(Some(100), rate);
+            assert_eq!(allowed, u64::from(hundredths), "{rate}");
+            assert!(!exceeds(allowed, 100, rate) && (allowed == 100 || exceeds(allowed + 1, 100, rate)), "{rate}");
+        }
+        assert_eq!([allowed_failures(Some(3), 0.5), allowed_failures(Some(0), 0.5)], [1, 0]);
+        assert_eq!(allowed_failures(None, 0.0), u64::MAX);
     }
 }

@@ -68,6 +68,7 @@ impl Runner {
         let mut running: JoinSet<Result<Ended, StoreError>> = JoinSet::new();
         let mut failed = 0;
         let mut end: Option<RunEnd> = None;
+        let mut asked = false;
         loop {
             let draining = exhausted || end.is_some();
             if draining && running.is_empty() {
@@ -79,8 +80,13 @@ impl Runner {
                     running.shutdown().await;
                     return Err(end.unwrap_or(RunEnd::Interrupted));
                 }
-                () = self.stop.cancelled(), if !draining => {
-                    end = Some(self.stopping(RunEnd::Interrupted, running.len()).await);
+                () = self.stop.cancelled(), if !asked => {
+                    asked = true;
+                    let reason = self.stopping(RunEnd::Interrupted, running.len()).await;
+                    // When nothing is left to start, the run may still come to its end.
+                    if !draining {
+                        end = Some(reason);
+                    }
                 }
                 Some(ended) = running.join_next() => {
                     let reason = match ended {
@@ -108,7 +114,8 @@ impl Runner {
     }
 
     async fn stopping(&self, reason: RunEnd, in_flight: usize) -> RunEnd {
-        let text = format!("{reason}; finishing {in_flight} rollouts in flight");
+        let again = if matches!(reason, RunEnd::Interrupted) { "; once more drops them" } else { "" };
+        let text = format!("{reason}; finishing {in_flight} rollouts in flight{again}");
         let _ = self.events.send(Event::Stopping { reason: text }).await;
         reason
     }

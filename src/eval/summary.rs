@@ -197,7 +197,7 @@ impl Summary {
     /// The results so far.
     pub fn finish(self, run: &Path, state: &RunState) -> Results {
         let tasks = state.tasks.unwrap_or(0).max(self.tasks.len() as u64);
-        let rollouts = tasks * u64::from(self.num_rollouts);
+        let rollouts = tasks.saturating_mul(u64::from(self.num_rollouts));
         let wall_s = state.wall_seconds();
         let last = state.attempts.last().cloned().unwrap_or_default();
         let finished_now = (self.scored + self.failed).saturating_sub(last.resumed);

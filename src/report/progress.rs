@@ -3,6 +3,8 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     io::{self, IsTerminal, Write},
+    sync::mpsc::{SyncSender, sync_channel},
+    thread,
     time::Duration,
 };
 
@@ -20,6 +22,9 @@ use crate::{
     store::Event,
     trace::{FaultClass, Outcome},
 };
+
+/// Lines and frames that wait to be written; what comes while a terminal takes no more is left out.
+const WAITING: usize = 64;
 
 /// Time between two plain lines; a stuck endpoint must show within it.
 const LINE_EVERY: Duration = Duration::from_secs(5);
@@ -65,43 +70,88 @@ impl Default for Progress {
     }
 }
 
-impl<W: Write> Progress<W> {
+impl<W: Write + Send + 'static> Progress<W> {
     /// Progress of a style; plain lines go to `out`.
     pub fn over(style: ProgressStyle, out: W) -> Self {
         Self { style, out }
     }
 
-    /// Shows a run, and counts it in metrics, until its events end. A failure to write ends the display, never the run: events are read to the end.
+    /// Shows a run, and counts it in metrics, until its events end. Neither a failure to write nor a terminal that takes
+    /// no output (Ctrl-S, a pager) holds the run: a thread of its own writes, and events are read to the end.
     pub async fn follow(self, mut events: mpsc::Receiver<Event>) {
-        let every = if self.style == ProgressStyle::Live { FRAME_EVERY } else { LINE_EVERY };
-        let mut view = View::new(self.style, self.out);
+        let Self { style, out } = self;
+        let every = if style == ProgressStyle::Live { FRAME_EVERY } else { LINE_EVERY };
+        let (drawings, waiting) = sync_channel(WAITING);
+        let view = move || {
+            let mut view = View::new(style, out);
+            // An error means that nobody sees it any more.
+            let _ = waiting.into_iter().try_for_each(|drawing| view.draw(drawing));
+        };
+        let drawer = thread::Builder::new().name("display".to_owned()).spawn(view);
         let mut tally = Tally::new(Instant::now());
         let mut ticks = interval_at(Instant::now() + every, every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             // Events first, so that a line shows everything that happened before it.
-            let shown = tokio::select! {
+            tokio::select! {
                 biased;
                 event = events.recv() => match event {
                     Some(event) => {
                         counters::count(&event);
-                        view.event(&event, &mut tally)
+                        tally.add(&event, Instant::now());
+                        say(style, &event, &drawings);
                     }
                     None => break,
                 },
-                _ = ticks.tick() => view.tick(&mut tally),
-            };
-            if shown.is_err() {
-                view.style = ProgressStyle::Quiet;
+                _ = ticks.tick(), if style != ProgressStyle::Quiet => {
+                    let _ = drawings.try_send(tally.frame(Instant::now()));
+                }
             }
         }
+        let last = (style != ProgressStyle::Quiet).then(|| Drawing::Last(tally.line(Instant::now())));
+        let finish = move || {
+            if let Some(last) = last {
+                let _ = drawings.send(last);
+            }
+            drop(drawings);
+            drawer.map(thread::JoinHandle::join)
+        };
         // Nobody is left to tell.
-        let _ = view.end(&mut tally);
+        let _ = tokio::task::spawn_blocking(finish).await;
     }
 }
 
+/// The lines that an event is worth at once.
+fn say(style: ProgressStyle, event: &Event, drawings: &SyncSender<Drawing>) {
+    let line = |line: &str| {
+        let _ = drawings.try_send(Drawing::Line(line.to_owned()));
+    };
+    match event {
+        Event::RunStarted { title, simulated, resumed, .. } if style != ProgressStyle::Quiet => {
+            line(title);
+            if *resumed > 0 {
+                line(&format!("resumed: {} rollouts are finished already", count(*resumed)));
+            }
+            if *simulated {
+                line("the model is simulated: no real model answers");
+            }
+        }
+        Event::Stopping { reason } => line(reason),
+        _ => {}
+    }
+}
+
+/// What the display is asked to show.
+enum Drawing {
+    /// A line of its own, above the bar if there is one.
+    Line(String),
+    /// How far the run is.
+    Frame { done: u64, planned: Option<u64>, line: String },
+    /// How far it came; the bar goes.
+    Last(String),
+}
+
 struct View<W> {
-    style: ProgressStyle,
     out: W,
     bar: Option<ProgressBar>,
 }
@@ -114,64 +164,31 @@ impl<W: Write> View<W> {
             bar.set_style(BarStyle::with_template("{wide_bar} {msg}").unwrap_or_else(|_| BarStyle::default_bar()));
             bar
         });
-        Self { style, out, bar }
+        Self { out, bar }
     }
 
-    fn event(&mut self, event: &Event, tally: &mut Tally) -> io::Result<()> {
-        tally.add(event, Instant::now());
-        match event {
-            Event::RunStarted { title, planned, simulated, resumed } => {
-                if let (Some(bar), Some(planned)) = (&self.bar, planned) {
-                    bar.set_length(*planned);
+    fn draw(&mut self, drawing: Drawing) -> io::Result<()> {
+        let out = &mut self.out;
+        match (drawing, &self.bar) {
+            (Drawing::Line(line), Some(bar)) => bar.suspend(|| writeln!(out, "{line}")),
+            (Drawing::Line(line), None) => writeln!(out, "{line}"),
+            (Drawing::Frame { done, planned, line }, Some(bar)) => {
+                if let Some(planned) = planned {
+                    bar.set_length(planned);
                 }
-                if self.style == ProgressStyle::Quiet {
-                    return Ok(());
-                }
-                self.say(title)?;
-                if *resumed > 0 {
-                    self.say(&format!("resumed: {} rollouts are finished already", count(*resumed)))?;
-                }
-                if *simulated {
-                    self.say("the model is simulated: no real model answers")?;
-                }
-                Ok(())
-            }
-            Event::Stopping { reason } => self.say(reason),
-            _ => Ok(()),
-        }
-    }
-
-    fn tick(&mut self, tally: &mut Tally) -> io::Result<()> {
-        let now = Instant::now();
-        match (&self.bar, self.style) {
-            (Some(bar), _) => {
-                bar.set_position(tally.done());
-                bar.set_message(tally.line(now));
+                bar.set_position(done);
+                bar.set_message(line);
                 bar.tick();
                 Ok(())
             }
-            (None, ProgressStyle::Lines) => writeln!(self.out, "{}", tally.line(now)),
-            (None, _) => Ok(()),
-        }
-    }
-
-    fn end(&mut self, tally: &mut Tally) -> io::Result<()> {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
-        if self.style == ProgressStyle::Quiet {
-            return Ok(());
-        }
-        writeln!(self.out, "{}", tally.line(Instant::now()))?;
-        self.out.flush()
-    }
-
-    /// A line of its own, above the bar if there is one.
-    fn say(&mut self, line: &str) -> io::Result<()> {
-        let out = &mut self.out;
-        match &self.bar {
-            Some(bar) => bar.suspend(|| writeln!(out, "{line}")),
-            None => writeln!(out, "{line}"),
+            (Drawing::Frame { line, .. }, None) => writeln!(out, "{line}"),
+            (Drawing::Last(line), bar) => {
+                if let Some(bar) = bar {
+                    bar.finish_and_clear();
+                }
+                writeln!(out, "{line}")?;
+                out.flush()
+            }
         }
     }
 }
@@ -253,6 +270,10 @@ impl Tally {
         self.resumed + self.finished()
     }
 
+    fn frame(&mut self, now: Instant) -> Drawing {
+        Drawing::Frame { done: self.done(), planned: self.planned, line: self.line(now) }
+    }
+
     /// One line that says it all.
     fn line(&mut self, now: Instant) -> String {
         let elapsed = now - self.started;
@@ -306,7 +327,55 @@ impl Tally {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
     use super::*;
+
+    #[derive(Clone, Default)]
+    struct Shared(Arc<Mutex<Vec<u8>>>);
+
+    impl Shared {
+        fn text(&self) -> String {
+            String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+        }
+    }
+
+    impl Write for Shared {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Takes nothing until it is let go.
+    struct Stuck(std::sync::mpsc::Receiver<()>);
+
+    impl Write for Stuck {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let _ = self.0.recv();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_terminal_that_takes_no_output_does_not_hold_the_run() {
+        let (release, held) = std::sync::mpsc::channel();
+        let (sender, events) = mpsc::channel(1);
+        let display = tokio::spawn(Progress::over(ProgressStyle::Lines, Stuck(held)).follow(events));
+        sender.send(started(Some(10), 0)).await.unwrap();
+        for _ in 0..1_000 {
+            sender.send(Event::Stopping { reason: "stopped on request".to_owned() }).await.unwrap();
+        }
+        drop((sender, release));
+        display.await.unwrap();
+    }
 
     fn started(planned: Option<u64>, resumed: u64) -> Event {
         Event::RunStarted { title: "numbers · small".to_owned(), planned, resumed, simulated: true }
@@ -319,7 +388,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn plain_lines_come_every_few_seconds_and_at_the_end() {
         let (sender, events) = mpsc::channel(8);
-        let mut out = Vec::new();
+        let out = Shared::default();
         let run = async {
             sender.send(started(Some(10), 2)).await.unwrap();
             for _ in 0..3 {
@@ -340,8 +409,8 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(4)).await;
             drop(sender);
         };
-        tokio::join!(Progress::over(ProgressStyle::Lines, &mut out).follow(events), run);
-        let text = String::from_utf8(out).unwrap();
+        tokio::join!(Progress::over(ProgressStyle::Lines, out.clone()).follow(events), run);
+        let text = out.text();
         assert!(!text.contains('\u{1b}'));
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
@@ -361,13 +430,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_open_end_has_no_total_and_quiet_says_only_why_it_stops() {
         let (sender, events) = mpsc::channel(8);
-        let mut out = Vec::new();
+        let out = Shared::default();
         sender.send(started(None, 0)).await.unwrap();
         sender.send(finished(Outcome::Scored(1.0), None)).await.unwrap();
         sender.send(Event::Stopping { reason: "too many failures".to_owned() }).await.unwrap();
         drop(sender);
-        Progress::over(ProgressStyle::Quiet, &mut out).follow(events).await;
-        assert_eq!(out, b"too many failures\n");
+        Progress::over(ProgressStyle::Quiet, out.clone()).follow(events).await;
+        assert_eq!(out.text(), "too many failures\n");
 
         let mut tally = Tally::new(Instant::now());
         tally.add(&started(None, 0), Instant::now());

@@ -92,7 +92,8 @@ impl StoreError {
     }
 }
 
-fn hint(source: &io::Error) -> &'static str {
+/// What to do about it, to stand after the error.
+pub(super) fn hint(source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "; free some space, then resume the run",
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {

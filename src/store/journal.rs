@@ -9,7 +9,7 @@ use std::{
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Span, StoreError, scan};
+use super::{Span, StoreError, error::hint, scan};
 use crate::{config::Redactor, trace::Episode};
 
 /// Lines waiting for the writer; a full queue holds back those who append.
@@ -148,7 +148,7 @@ impl Writer {
         let span = Span { offset: self.length, length: line.len() as u64 };
         line.push('\n');
         if let Err(source) = self.file.append(line.as_bytes()) {
-            self.failed = Some(source.to_string());
+            self.failed = Some(format!("{source}{}", hint(&source)));
             // If cutting fails too, opening the journal again finds the torn line and cuts it.
             let _ = self.file.cut(self.length);
             return Err(StoreError::Io { action: "append to", path: self.path.clone(), source });
