@@ -114,3 +114,27 @@ async fn a_broken_parquet_file_is_named() {
     std::fs::write(&path, spoiled).unwrap();
     assert!(error().await.contains("broken.parquet:1: "), "{}", error().await);
 }
+
+#[tokio::test]
+async fn what_is_no_file_of_rows_is_named_and_nothing_waits_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    std::fs::create_dir(path("folder.jsonl")).unwrap();
+    std::fs::write(path("empty.jsonl"), "\n\n").unwrap();
+    std::fs::write(path("rows.csv"), "question,answer\n").unwrap();
+    std::fs::write(path("rows.jsonl.gz"), "x").unwrap();
+    let made = std::process::Command::new("mkfifo").arg(path("pipe.jsonl")).status().unwrap();
+    assert!(made.success());
+    for (name, message) in [
+        ("folder.jsonl", "folder.jsonl: it is a directory; name a data file"),
+        ("pipe.jsonl", "pipe.jsonl: it is not a regular file; name a data file"),
+        ("empty.jsonl", "there are no rows in "),
+        ("rows.csv", "expected a file that ends in .jsonl, .ndjson, .json or .parquet"),
+        ("rows.jsonl.gz", "it is compressed; unpack it first"),
+        ("missing.jsonl", "missing.jsonl: No such file or directory"),
+    ] {
+        let first = gsm8k(&path(name)).tasks().next().await.unwrap();
+        let error = first.expect_err(name).to_string();
+        assert!(error.contains(message), "{error}");
+    }
+}

@@ -181,4 +181,44 @@ mod tests {
         assert_eq!(given("#### none of the 3").1, Some("3"));
         assert_eq!(given("").1, None);
     }
+
+    #[test]
+    fn the_same_number_is_right_however_it_is_written_and_no_other_is() {
+        let earns = |reply: &str, expected: &str| {
+            given(reply).1.is_some_and(|number| numeric(number, expected, Tolerance::EXACT).value == 1.0)
+        };
+        for (reply, expected) in [
+            ("#### 1234.5", "1,234.50"),
+            ("#### $1,234.50 in all.", "1,234.50"),
+            ("#### -5", "-5"),
+            ("#### \u{2212}5 degrees", "-5"),
+            ("#### 3/4", "0.75"),
+            ("#### 1 1/2 cups", "1.5"),
+            ("#### **12** apples", "12"),
+            ("it is \\boxed{12}.", "12"),
+            ("<b>#### 12</b>", "12"),
+            ("#### 12.", "12"),
+        ] {
+            assert!(earns(reply, expected), "{reply} for {expected}: {:?}", given(reply));
+        }
+        for (reply, expected) in [
+            ("#### 5", "-5"),
+            ("#### -5", "5"),
+            ("#### 1,5", "5"),
+            ("#### 3/4", "4"),
+            ("#### 3:30", "30"),
+            ("#### 2^10", "10"),
+            ("#### 4\u{200b}2", "2"),
+            ("#### 1\u{a0}234", "234"),
+            ("#### ٤٢", "42"),
+            ("#### 42\n#### 43", "42"),
+            ("#### NaN", "42"),
+            ("#### inf", "42"),
+            ("#### 1e999", "42"),
+            ("#### 1.234", "1234"),
+            ("#### 42e1", "42"),
+        ] {
+            assert!(!earns(reply, expected), "{reply} for {expected}: {:?}", given(reply));
+        }
+    }
 }

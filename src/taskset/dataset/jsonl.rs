@@ -80,13 +80,26 @@ impl<R: BufRead> Lines<R> {
             if line.is_empty() {
                 continue;
             }
-            let value: Value = serde_json::from_slice(line)
-                .map_err(|error| format!("not valid JSON at column {}: {}", error.column(), plain(&error)))?;
+            let value: Value = serde_json::from_slice(line).map_err(|error| {
+                format!("not valid JSON at column {}: {}{}", error.column(), plain(&error), hint(line))
+            })?;
             return match value {
                 Value::Object(values) => Ok(Some(Row { number: self.number, values })),
                 other => Err(format!("expected a JSON object, found {}", kind_of(&other))),
             };
         }
+    }
+}
+
+/// What a line is rather than JSON, told by its first bytes.
+fn hint(line: &[u8]) -> &'static str {
+    match line {
+        [0x1f, 0x8b, ..] => "; the file is compressed with gzip, unpack it first",
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => "; the file is compressed with zstd, unpack it first",
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => "; the file is in UTF-16, save it as UTF-8",
+        [b'P', b'A', b'R', b'1', ..] => "; this is a Parquet file, give it the extension .parquet",
+        [b'[', ..] => "; write one object a line, not a list of objects",
+        _ => "",
     }
 }
 
@@ -128,6 +141,8 @@ mod tests {
     fn a_broken_row_names_file_and_line_and_ends_the_reading() {
         fails("{\"a\":1}\n\n{\"a\":\n{\"a\":2}\n", "rows.jsonl:3: not valid JSON at column ");
         fails("[1]\n", "rows.jsonl:1: expected a JSON object, found a list");
+        fails("[\n {\"a\": 1}\n]\n", "; write one object a line, not a list of objects");
+        fails("PAR1\u{15}", "; this is a Parquet file, give it the extension .parquet");
         fails("{\"a\":1} {\"a\":2}\n", "rows.jsonl:1: not valid JSON");
         assert_eq!(read("{\"a\":1}\nx\n{\"a\":2}\n").len(), 2);
     }
@@ -136,6 +151,12 @@ mod tests {
     fn text_that_is_not_utf8_is_a_fault_of_its_row() {
         let last = rows("rows.jsonl", b"{\"a\":1}\n{\"a\":\"\xff\"}\n".as_slice()).last().and_then(Result::err);
         assert!(last.is_some_and(|error| error.to_string().starts_with("rows.jsonl:2: ")));
+    }
+
+    #[test]
+    fn a_compressed_file_is_called_one() {
+        let last = rows("rows.jsonl", [0x1f, 0x8b, 8, 0, 0].as_slice()).last().and_then(Result::err);
+        assert!(last.is_some_and(|error| error.to_string().ends_with("compressed with gzip, unpack it first")));
     }
 
     #[test]

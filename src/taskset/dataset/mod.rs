@@ -80,8 +80,21 @@ impl Source {
             Self::Shipped { name, text } => return Ok(jsonl::rows(name, text.as_bytes())),
             Self::File(path) => path,
         };
+        // Opening a pipe would wait for its writer, and a pipe cannot be read twice.
+        if let Ok(metadata) = std::fs::metadata(path)
+            && !metadata.is_file()
+        {
+            let what = if metadata.is_dir() { "a directory" } else { "not a regular file" };
+            return Err(TasksetError::Source(format!(
+                "cannot read {}: it is {what}; name a data file",
+                path.display()
+            )));
+        }
         let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
         match extension.to_ascii_lowercase().as_str() {
+            "gz" | "zst" | "bz2" | "xz" | "zip" => {
+                Err(TasksetError::Source(format!("cannot read {}: it is compressed; unpack it first", path.display())))
+            }
             "jsonl" | "ndjson" | "json" => jsonl::open(path),
             "parquet" => parquet::open(path),
             _ => Err(TasksetError::Source(format!(
@@ -99,7 +112,7 @@ const BITE_TIME: Duration = Duration::from_millis(5);
 
 /// The tasks of a taskset of class `kind` whose rows come from files, one after the other. `locate` finds them when the
 /// stream is first polled, on a blocking thread; `convert` makes the row of the taskset or says what is wrong with it.
-/// The position (`idx`) and the identity are set here. Ends after the first error.
+/// The position (`idx`) and the identity are set here. Ends after the first error; files without a row are one.
 pub fn tasks(
     kind: &'static str,
     locate: impl FnOnce() -> Result<Vec<Source>, TasksetError> + Send + 'static,
@@ -120,7 +133,8 @@ fn bites(
     sources: Vec<Source>,
     convert: Arc<impl Fn(&Row) -> Result<TaskData, String> + Send + Sync + 'static>,
 ) -> TaskStream {
-    let reader = Reader { kind, sources: sources.into_iter(), current: None, convert, position: 0, bite: 1 };
+    let names = sources.iter().map(Source::name).collect::<Vec<_>>().join(", ");
+    let reader = Reader { kind, names, sources: sources.into_iter(), current: None, convert, position: 0, bite: 1 };
     stream::unfold(Some(reader), |reader| async move {
         let mut reader = reader?;
         match blocking(move || (reader.bite(), reader)).await {
@@ -140,6 +154,8 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 
 struct Reader<F> {
     kind: &'static str,
+    /// What messages call all sources together.
+    names: String,
     sources: std::vec::IntoIter<Source>,
     current: Option<(String, Rows)>,
     convert: Arc<F>,
@@ -159,7 +175,12 @@ impl<F: Fn(&Row) -> Result<TaskData, String>> Reader<F> {
         let mut tasks = Vec::with_capacity(self.bite);
         while tasks.len() < self.bite && (tasks.is_empty() || begun.elapsed() < BITE_TIME) {
             match self.next() {
-                None => return Bite { tasks, done: true },
+                None => {
+                    if self.position == 0 {
+                        tasks.push(Err(TasksetError::Source(format!("there are no rows in {}", self.names))));
+                    }
+                    return Bite { tasks, done: true };
+                }
                 Some(Err(error)) => {
                     tasks.push(Err(error));
                     return Bite { tasks, done: true };
