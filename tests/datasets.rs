@@ -6,7 +6,7 @@ use std::{
     io::{BufWriter, Write},
     path::Path,
     sync::Arc,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use futures::{StreamExt, TryStreamExt};
@@ -53,10 +53,13 @@ async fn the_first_task_of_a_large_file_comes_at_once_and_memory_stays_flat() {
     let one = Select { limit: Some(1), ..Select::default() };
     let tasks: Vec<Task> = select(&*taskset, &one).unwrap().try_collect().await.unwrap();
     assert_eq!(tasks[0].data.text("answer"), Some("1"));
-    assert!(begun.elapsed() < Duration::from_millis(500), "{:?}", begun.elapsed());
+    let first = begun.elapsed();
 
+    let begun = Instant::now();
     let passed = taskset.tasks().take(30_000).try_fold(0_u64, |count, _| async move { Ok(count + 1) }).await;
     assert_eq!(passed, Ok(30_000));
+    // Held against the machine's own pace, which other work may slow.
+    assert!(first < begun.elapsed() / 5, "the first task came after {first:?}");
     let grown = peak_memory() - before;
     assert!(grown < 10, "{grown} MiB for a file of 24 MiB");
 }

@@ -341,24 +341,14 @@ fn deadlines_beyond_the_end_of_the_clock_are_none() {
 
 fn wait_for_lines(folder: &Folder, lines: usize) {
     for _ in 0..2000 {
-        let written = glob_traces(folder);
+        let journals = folder.runs().into_iter().filter_map(|run| fs::read(run.join("traces.jsonl")).ok());
+        let written: usize = journals.map(|text| text.iter().filter(|byte| **byte == b'\n').count()).sum();
         if written >= lines {
             return;
         }
         std::thread::sleep(Duration::from_millis(5));
     }
     panic!("the run wrote too few lines");
-}
-
-fn glob_traces(folder: &Folder) -> usize {
-    let outputs = folder.path().join("outputs");
-    let Ok(groups) = fs::read_dir(outputs) else { return 0 };
-    groups
-        .filter_map(|group| fs::read_dir(group.ok()?.path()).ok())
-        .flatten()
-        .filter_map(|run| fs::read(run.ok()?.path().join("traces.jsonl")).ok())
-        .map(|text| text.iter().filter(|byte| **byte == b'\n').count())
-        .sum()
 }
 
 fn per_task(episodes: &[Value]) -> BTreeMap<u64, usize> {

@@ -99,7 +99,5 @@ fn start(folder: &Folder, simulator: &Simulator, run: Option<&PathBuf>) -> std::
 
 /// The run folder, once its resolved config is there to resume from.
 fn run_of(folder: &Folder) -> Option<PathBuf> {
-    let groups = fs::read_dir(folder.path().join("outputs")).ok()?;
-    let runs = groups.flatten().flat_map(|group| fs::read_dir(group.path()).into_iter().flatten().flatten());
-    runs.map(|run| run.path()).find(|run| run.join("configs/resolved/eval.json").exists())
+    folder.runs().into_iter().find(|run| run.join("configs/resolved/eval.json").exists())
 }

@@ -1,15 +1,10 @@
 //! Every public name of the program in one place: environment variables and metrics.
 
-/// Environment variables that rollhouse reads.
+/// Environment variables that rollhouse reads by a name of its own. A configuration names those of keys and headers
+/// (`client.api_key_var`, `client.headers_from_env`), and the Hugging Face cache is found as its own library finds it.
 pub mod env {
     /// Log filter in `tracing` directives, such as `info,rollhouse::inference=debug`; wins over `--verbose`.
     pub const LOG: &str = "ROLLHOUSE_LOG";
-    /// Default of `client.api_key_var`: the variable that holds the endpoint's key.
-    pub const OPENAI_API_KEY: &str = crate::config::DEFAULT_API_KEY_VAR;
-    /// Set to anything but the empty string: no colour in the output.
-    pub const NO_COLOR: &str = "NO_COLOR";
-    /// Names a Python interpreter with `verifiers` installed, for the tests that compare with it.
-    pub const TEST_PYTHON: &str = "ROLLHOUSE_TEST_PYTHON";
 }
 
 /// Metrics. Counters end in `_total`, durations are in seconds.

@@ -48,17 +48,20 @@ impl Folder {
         Done::of(self.command(arguments).output().unwrap())
     }
 
+    /// The run folders below `outputs/`.
+    pub fn runs(&self) -> Vec<PathBuf> {
+        let folders = |path: PathBuf| -> Vec<PathBuf> {
+            let entries = fs::read_dir(path).into_iter().flatten().flatten();
+            entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+        };
+        let groups = folders(self.path().join("outputs"));
+        let is_run = |path: &PathBuf| path.join("traces.jsonl").exists();
+        groups.iter().cloned().chain(groups.iter().cloned().flat_map(folders)).filter(is_run).collect()
+    }
+
     /// The only run folder below `outputs/`.
     pub fn only_run(&self) -> PathBuf {
-        let mut runs = Vec::new();
-        for group in fs::read_dir(self.path().join("outputs")).unwrap() {
-            let group = group.unwrap().path();
-            if group.join("traces.jsonl").exists() {
-                runs.push(group);
-            } else {
-                runs.extend(fs::read_dir(group).unwrap().map(|entry| entry.unwrap().path()));
-            }
-        }
+        let mut runs = self.runs();
         assert_eq!(runs.len(), 1, "{runs:?}");
         runs.remove(0)
     }
