@@ -66,7 +66,7 @@ impl Runner {
         let mut next: Option<(Task, u32)> = None;
         let mut exhausted = false;
         let mut running: JoinSet<Result<Ended, StoreError>> = JoinSet::new();
-        let mut failed = 0;
+        let mut tally = Tally::default();
         let mut end: Option<RunEnd> = None;
         let mut asked = false;
         loop {
@@ -90,7 +90,7 @@ impl Runner {
                 }
                 Some(ended) = running.join_next() => {
                     let reason = match ended {
-                        Ok(Ok(ended)) => ended.verdict(&mut failed, self.max_failed),
+                        Ok(Ok(ended)) => ended.verdict(&mut tally, self.max_failed),
                         Ok(Err(error)) => Some(RunEnd::Store(error)),
                         Err(error) => Some(RunEnd::Hopeless(Fault::from_error(FaultClass::Infrastructure, &error))),
                     };
@@ -148,6 +148,13 @@ impl Runner {
     }
 }
 
+/// Episodes of this attempt that ended.
+#[derive(Debug, Default)]
+struct Tally {
+    scored: u64,
+    failed: u64,
+}
+
 /// How an episode ended.
 struct Ended {
     outcome: Outcome,
@@ -156,16 +163,24 @@ struct Ended {
 
 impl Ended {
     /// Counts a failure, and says whether the run must end for it.
-    fn verdict(self, failed: &mut u64, max_failed: u64) -> Option<RunEnd> {
-        let Outcome::Failed(class) = self.outcome else { return None };
-        *failed += 1;
-        let refused =
-            self.fault.as_ref().and_then(|fault| fault.status_code).is_some_and(|code| code == 401 || code == 403);
+    fn verdict(self, tally: &mut Tally, max_failed: u64) -> Option<RunEnd> {
+        let Outcome::Failed(class) = self.outcome else {
+            tally.scored += 1;
+            return None;
+        };
+        tally.failed += 1;
+        // A missing key or credit hits every call. 403 and 404 may mean one prompt that the provider will not serve, but
+        // not while nothing at all has worked.
+        let shared = match self.fault.as_ref().and_then(|fault| fault.status_code) {
+            Some(401 | 402) => true,
+            Some(403 | 404) => tally.scored == 0,
+            _ => false,
+        };
         match self.fault {
-            Some(fault) if class == FaultClass::Provider && refused => Some(RunEnd::Hopeless(fault)),
-            fault if *failed > max_failed => {
+            Some(fault) if class == FaultClass::Provider && shared => Some(RunEnd::Hopeless(fault)),
+            fault if tally.failed > max_failed => {
                 let last = fault.map_or_else(|| class.to_string(), |fault| fault.to_string());
-                Some(RunEnd::TooManyFailures { failed: *failed, last })
+                Some(RunEnd::TooManyFailures { failed: tally.failed, last })
             }
             _ => None,
         }
@@ -174,4 +189,36 @@ impl Ended {
 
 fn truncated(episode: &Episode) -> bool {
     episode.traces.iter().any(|trace| trace.is_truncated())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(status: u16, scored: u64, ends: bool) {
+        let fault = Fault::new(FaultClass::Provider, "no").with_status(Some(status));
+        let ended = Ended { outcome: Outcome::Failed(FaultClass::Provider), fault: Some(fault) };
+        let verdict = ended.verdict(&mut Tally { scored, failed: 0 }, 100);
+        assert_eq!(matches!(verdict, Some(RunEnd::Hopeless(_))), ends, "{status} after {scored} scored");
+    }
+
+    #[test]
+    fn a_failure_that_all_would_share_ends_the_run_and_one_prompts_refusal_does_not() {
+        check(401, 5, true);
+        check(402, 5, true);
+        check(403, 0, true);
+        check(403, 5, false);
+        check(404, 0, true);
+        check(404, 5, false);
+        check(500, 0, false);
+    }
+
+    #[test]
+    fn one_failure_more_than_allowed_ends_the_run() {
+        let mut tally = Tally::default();
+        let failed = || Ended { outcome: Outcome::Failed(FaultClass::Scoring), fault: None };
+        assert!(failed().verdict(&mut tally, 1).is_none());
+        assert!(matches!(failed().verdict(&mut tally, 1), Some(RunEnd::TooManyFailures { failed: 2, .. })));
+    }
 }
