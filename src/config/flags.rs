@@ -13,6 +13,7 @@ use super::{
     fault::{Fault, Faults, Origin},
     grammar::{Alias, Grammar, Target},
     layer::Layer,
+    nearest::did_you_mean,
     node::{Content, Node, Table, Word, unset},
     value::Shape,
 };
@@ -187,10 +188,7 @@ impl Parser<'_> {
         }
         if path.len() == 1 && self.grammar.shape(&path).is_none() && !self.grammar.is_block(&path[0]) {
             let fault = Fault::new(flag(index, &shown), "", "unknown flag");
-            let near = self.grammar.nearest_flags(name);
-            let fault =
-                if near.is_empty() { fault } else { fault.hint(format!("did you mean `{}`?", near.join("` or `"))) };
-            self.faults.push(fault);
+            self.faults.push(Fault { hint: did_you_mean(&self.grammar.nearest_flags(name)), ..fault });
             self.skip_values();
             return;
         }

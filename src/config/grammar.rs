@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{nearest, record::Key, value::Shape};
+use super::{nearest::meant, record::Key, value::Shape};
 
 /// Another spelling of a key, or an option of the command itself.
 #[derive(Clone, Copy, Debug)]
@@ -108,26 +108,9 @@ impl Grammar {
 
     /// The flags that a mistyped one may have meant.
     pub(super) fn nearest_flags(&self, name: &str) -> Vec<String> {
-        let kebab = |path: &str| format!("--{}", path.replace('_', "-"));
-        let wanted = name.replace('-', "_");
-        let elsewhere: Vec<String> = self
-            .shapes
-            .keys()
-            .filter(|path| path.rsplit('.').next() == Some(wanted.as_str()))
-            .map(|path| kebab(path))
-            .collect();
-        if !elsewhere.is_empty() {
-            return elsewhere.into_iter().take(3).collect();
-        }
         let longs = self.aliases.iter().flat_map(|alias| alias.long.iter().copied());
-        let roots = self.shapes.keys().filter(|path| !path.contains('.')).map(String::as_str);
-        let beside = nearest(name, longs.chain(roots));
-        if let Some(near) = beside.first() {
-            return vec![kebab(near)];
-        }
-        let lasts = self.shapes.keys().filter_map(|path| path.rsplit('.').next());
-        let far = nearest(name, lasts).first().copied();
-        let found = far.and_then(|near| self.shapes.keys().find(|path| path.rsplit('.').next() == Some(near)));
-        found.map(|path| kebab(path)).into_iter().collect()
+        let roots = self.shapes.keys().map(String::as_str).filter(|path| !path.contains('.'));
+        let found = meant(name, self.shapes.keys().map(String::as_str), longs.chain(roots), str::to_owned);
+        found.iter().map(|path| format!("--{}", path.replace('_', "-"))).collect()
     }
 }

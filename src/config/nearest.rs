@@ -17,6 +17,36 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
     found.into_iter().map(|(_, candidate)| candidate).collect()
 }
 
+/// The dotted keys that a mistyped name may have meant: at most three of the same name elsewhere, else one that is nearly
+/// spelled like it `beside` it (`place` gives its dotted key), else one that is anywhere.
+pub(super) fn meant<'a>(
+    name: &str,
+    known: impl Iterator<Item = &'a str> + Clone,
+    beside: impl IntoIterator<Item = &'a str>,
+    place: impl Fn(&str) -> String,
+) -> Vec<String> {
+    let wanted = name.replace('-', "_");
+    let same: Vec<String> = known.clone().filter(|path| last(path) == wanted).take(3).map(str::to_owned).collect();
+    if !same.is_empty() {
+        return same;
+    }
+    if let Some(near) = nearest(name, beside).first() {
+        return vec![place(near)];
+    }
+    let far = nearest(name, known.clone().map(last)).first().copied();
+    far.and_then(|near| known.clone().find(|path| last(path) == near)).map(str::to_owned).into_iter().collect()
+}
+
+/// What to write instead, as a hint; `None` when nothing is near.
+pub(super) fn did_you_mean(near: &[String]) -> Option<String> {
+    (!near.is_empty()).then(|| format!("did you mean `{}`?", near.join("` or `")))
+}
+
+/// The name at the end of a dotted key.
+pub(super) fn last(path: &str) -> &str {
+    path.rsplit('.').next().unwrap_or(path)
+}
+
 fn spelled(word: &str) -> Vec<char> {
     word.chars().map(|letter| if letter == '-' { '_' } else { letter.to_ascii_lowercase() }).collect()
 }

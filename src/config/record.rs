@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{
     fault::{Fault, Origin},
     layer::joined,
-    nearest,
+    nearest::{did_you_mean, last, meant},
     node::{Content, Node, Table},
     value::Shape,
 };
@@ -125,38 +125,18 @@ impl Record {
             return Fault { hint: moved, ..fault };
         }
         let known = || self.keys.keys().chain(&self.blocks).filter(|known| !known.contains('['));
-        let (parents, name) = (path.split('[').next().unwrap_or_default(), key.replace('-', "_"));
-        // The same name in another block first, then a slip in this block, then a slip in another one.
-        let elsewhere: Vec<&String> = known().filter(|known| last(known) == name).collect();
-        let beside = nearest(
-            key,
-            self.keys
-                .keys()
-                .chain(&self.blocks)
-                .filter(|known| parent(known) == path || parent(known) == parents)
-                .map(|known| last(known)),
-        );
-        let near: Vec<String> = if !elsewhere.is_empty() {
-            elsewhere.iter().take(3).map(|known| spelled(known)).collect()
-        } else if let Some(near) = beside.first() {
-            vec![spelled(&joined(path, near))]
-        } else {
-            let far = nearest(key, known().map(|known| last(known)));
-            let found = far.first().and_then(|near| known().find(|known| last(known) == *near));
-            found.map(|known| spelled(known)).into_iter().collect()
-        };
-        if near.is_empty() {
-            let mut beside: Vec<&str> =
-                known().filter(|known| parent(known) == path).map(|known| last(known)).collect();
-            beside.sort_unstable();
-            return if beside.is_empty() { fault } else { fault.expected(format!("one of {}", beside.join(", "))) };
+        let parents = path.split('[').next().unwrap_or_default();
+        let names = self.keys.keys().chain(&self.blocks);
+        let beside = names.filter(|known| parent(known) == path || parent(known) == parents).map(|known| last(known));
+        let near = meant(key, known().map(String::as_str), beside, |near| joined(path, near));
+        let near: Vec<String> = near.iter().map(|known| spelled(known)).collect();
+        if let hint @ Some(_) = did_you_mean(&near) {
+            return Fault { hint, ..fault };
         }
-        fault.hint(format!("did you mean `{}`?", near.join("` or `")))
+        let mut beside: Vec<&str> = known().filter(|known| parent(known) == path).map(|known| last(known)).collect();
+        beside.sort_unstable();
+        if beside.is_empty() { fault } else { fault.expected(format!("one of {}", beside.join(", "))) }
     }
-}
-
-fn last(path: &str) -> &str {
-    path.rsplit('.').next().unwrap_or(path)
 }
 
 fn parent(path: &str) -> &str {

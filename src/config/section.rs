@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use super::{
     fault::{Fault, Origin},
     layer::joined,
+    nearest::{did_you_mean, nearest},
     node::{Content, Node, Table},
     record::{Record, Step},
     value::{FromValue, Shape, described, expected},
@@ -145,8 +146,8 @@ impl<'a> Section<'a> {
                 None => {
                     let fault = Fault::new(self.origin(key), self.dotted(key), format!("unknown choice `{name}`"))
                         .expected(allowed.clone());
-                    let near = super::nearest(&name, names).first().map(|near| format!("did you mean `{near}`?"));
-                    self.record.faults.push(Fault { hint: near, ..fault });
+                    let near: Vec<String> = nearest(&name, names).into_iter().take(1).map(str::to_owned).collect();
+                    self.record.faults.push(Fault { hint: did_you_mean(&near), ..fault });
                     Found::Wrong
                 }
             },
