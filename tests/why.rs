@@ -134,3 +134,14 @@ fn runs_are_found_by_folder_and_name() {
     let error = find_run("nothing", output.path()).unwrap_err().to_string();
     assert!(error.starts_with("there is no run `nothing`"), "{error}");
 }
+
+#[test]
+fn half_a_surrogate_pair_hides_no_rollout() {
+    let output = run();
+    let journal = find_run("1a2b3c4d", output.path()).unwrap().join("traces.jsonl");
+    // Python writes what its strings can hold and Rust's cannot.
+    let text = fs::read_to_string(&journal).unwrap().replace("Ada </sorted>", "\\ud835 Ada </sorted>");
+    fs::write(&journal, text).unwrap();
+    let told = why(&output, "0");
+    assert!(told.ends_with("last reply: <sorted> \u{fffd} Ada </sorted>\n"), "{told}");
+}

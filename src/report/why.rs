@@ -62,7 +62,7 @@ pub enum WhyError {
         matches: String,
     },
     /// The line is an episode that this build cannot read in full.
-    #[error("line {line} of {} cannot be read: {source}", run.display())]
+    #[error("cannot read line {line} of {}: {source}", run.display())]
     Line {
         /// Its number, from 0.
         line: u64,

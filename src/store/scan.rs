@@ -450,7 +450,7 @@ impl EpisodeLine<'_> {
 
 /// The task hash of a line that has none.
 fn rehash(text: &str) -> Option<String> {
-    let episode: Episode = serde_json::from_str(text).ok()?;
+    let episode = Episode::from_line(text.as_bytes()).ok()?;
     Some(episode.task.data.hash())
 }
 
