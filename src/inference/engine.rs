@@ -1,6 +1,7 @@
 //! One engine: its address, its health, its load, and one attempt of a call.
 
 use std::{
+    cell::Cell,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -25,7 +26,7 @@ use super::{
     failure::AttemptError,
     sse::{SseEvent, SseReader},
     transport::{LARGEST_ANSWER, Transport, within},
-    wire::{Answer, Chunk, Completion, RequestBody, WholeReply, whole_answer, write_request},
+    wire::{Answer, BODY_READ, Chunk, Completion, RequestBody, WholeBody, parse, whole_answer, write_request},
 };
 
 /// The largest event of a stream, in bytes: the prompt's ids come in one.
@@ -144,7 +145,8 @@ impl Engine {
     ) -> Result<Answer, AttemptError> {
         let body = RequestBody { call, stream: false };
         let headers = HeaderMap::from_iter([(name.clone(), value.clone())]);
-        let reply: WholeReply = self.client.chat().headers(headers).create_byot(body).await?;
+        let chat = self.client.chat().headers(headers);
+        let WholeBody(reply) = BODY_READ.scope(Cell::new(0), chat.create_byot(body)).await?;
         whole_answer(reply)
     }
 
@@ -172,7 +174,7 @@ impl Engine {
                 Ok(true)
             })
             .await?;
-            let reply = serde_json::from_slice(&whole)
+            let reply = parse(&whole)
                 .map_err(|error| AttemptError::unreadable("the answer is not what it should be", &error, &whole))?;
             return whole_answer(reply);
         }
@@ -267,7 +269,7 @@ fn add_event(answer: &mut Answer, event: SseEvent<'_>) -> Result<bool, AttemptEr
     if data.is_empty() {
         return Ok(false);
     }
-    let chunk: Chunk = serde_json::from_slice(data)
+    let chunk: Chunk = parse(data)
         .map_err(|error| AttemptError::unreadable("an event of the stream is not what it should be", &error, data))?;
     match chunk.failure() {
         Some(failure) => Err(failure),

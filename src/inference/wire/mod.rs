@@ -12,7 +12,7 @@ use crate::trace::Fault;
 
 pub(super) use answer::Answer;
 pub use answer::Completion;
-pub(super) use reply::{Chunk, WholeReply};
+pub(super) use reply::{BODY_READ, Chunk, WholeBody, WholeReply, parse};
 pub(super) use request::RequestBody;
 
 /// The body of a chat completions request, as it is sent.
