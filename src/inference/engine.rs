@@ -166,6 +166,7 @@ impl Engine {
             .build()?;
         let response = self.transport.send(request).await?;
         let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        let kind = kind.to_owned();
         if kind.starts_with("application/json") {
             // A server that does not stream answers as if it had not been asked to.
             let mut whole = Vec::new();
@@ -174,17 +175,18 @@ impl Engine {
                 Ok(true)
             })
             .await?;
-            let reply = parse(&whole)
-                .map_err(|error| AttemptError::unreadable("the answer is not what it should be", &error, &whole))?;
+            let reply =
+                parse(&whole).map_err(|error| AttemptError::unreadable("not the expected JSON", &error, &whole))?;
             return whole_answer(reply);
         }
         let mut reader = SseReader::new(LARGEST_EVENT);
         let mut answer = Answer::default();
-        let mut done = false;
+        let (mut done, mut any) = (false, false);
         self.read(response, |mut bytes| {
             while let Some(event) =
                 reader.next(&mut bytes).map_err(|error| AttemptError::malformed(error.to_string()))?
             {
+                any = true;
                 done = add_event(&mut answer, event)?;
                 if done {
                     break;
@@ -194,7 +196,11 @@ impl Engine {
         })
         .await?;
         if !done && let Some(event) = reader.finish().map_err(|error| AttemptError::malformed(error.to_string()))? {
+            any = true;
             done = add_event(&mut answer, event)?;
+        }
+        if !any {
+            return Err(AttemptError::malformed(format!("no event of a stream came; the content type is `{kind}`")));
         }
         // Some servers leave out the end mark; a reason to end says as much.
         if !done && !answer.has_ended() {
