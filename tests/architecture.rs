@@ -13,7 +13,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("telemetry", &["config"]),
     ("store", &["trace", "config"]),
     ("inference", &["trace", "config", "telemetry"]),
-    ("rubric", &["trace", "config", "inference"]),
+    ("rubric", &["trace", "config", "telemetry", "inference"]),
     ("taskset", &["trace", "config", "rubric"]),
     ("harness", &["trace", "config", "inference", "taskset"]),
     ("agent", &["trace", "config", "store", "inference", "rubric", "taskset", "harness"]),

@@ -268,6 +268,17 @@ async fn odd_answers_are_read_as_far_as_they_make_sense() {
     assert_eq!(ask_body(filtered).await.finish_reason, None);
 }
 
+/// On a runtime of several threads long answers are parsed aside.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_answers_are_read_too() {
+    let text = "né ".repeat(500_000);
+    let body = format!(r#"{{"choices":[{{"message":{{"content":"{text}"}},"finish_reason":"stop"}}]}}"#);
+    for stream in [false, true] {
+        let reply = ask(answer(200, "", &body), |settings| settings.stream = stream).await.0.unwrap();
+        assert_eq!(reply.message.content.map(|content| content.len()), Some(text.len()));
+    }
+}
+
 #[tokio::test]
 async fn streams_are_read_in_any_shape_and_a_cut_one_fails() {
     let chunk = |text: &str| format!("data: {{\"choices\":[{{\"delta\":{{\"content\":\"{text}\"}}}}]}}\r\n\r\n");

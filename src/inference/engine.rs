@@ -1,6 +1,7 @@
 //! One engine: its address, its health, its load, and one attempt of a call.
 
 use std::{
+    cell::Cell,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -25,7 +26,7 @@ use super::{
     failure::AttemptError,
     sse::{SseEvent, SseReader},
     transport::{LARGEST_ANSWER, Transport, within},
-    wire::{Answer, Chunk, Completion, RequestBody, WholeReply, whole_answer, write_request},
+    wire::{Answer, BODY_READ, Chunk, Completion, RequestBody, WholeBody, parse, whole_answer, write_request},
 };
 
 /// The largest event of a stream, in bytes: the prompt's ids come in one.
@@ -144,7 +145,8 @@ impl Engine {
     ) -> Result<Answer, AttemptError> {
         let body = RequestBody { call, stream: false };
         let headers = HeaderMap::from_iter([(name.clone(), value.clone())]);
-        let reply: WholeReply = self.client.chat().headers(headers).create_byot(body).await?;
+        let chat = self.client.chat().headers(headers);
+        let WholeBody(reply) = BODY_READ.scope(Cell::new(0), chat.create_byot(body)).await?;
         whole_answer(reply)
     }
 
@@ -164,6 +166,7 @@ impl Engine {
             .build()?;
         let response = self.transport.send(request).await?;
         let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        let kind = kind.to_owned();
         if kind.starts_with("application/json") {
             // A server that does not stream answers as if it had not been asked to.
             let mut whole = Vec::new();
@@ -172,17 +175,18 @@ impl Engine {
                 Ok(true)
             })
             .await?;
-            let reply = serde_json::from_slice(&whole)
-                .map_err(|error| AttemptError::unreadable("the answer is not what it should be", &error, &whole))?;
+            let reply =
+                parse(&whole).map_err(|error| AttemptError::unreadable("not the expected JSON", &error, &whole))?;
             return whole_answer(reply);
         }
         let mut reader = SseReader::new(LARGEST_EVENT);
         let mut answer = Answer::default();
-        let mut done = false;
+        let (mut done, mut any) = (false, false);
         self.read(response, |mut bytes| {
             while let Some(event) =
                 reader.next(&mut bytes).map_err(|error| AttemptError::malformed(error.to_string()))?
             {
+                any = true;
                 done = add_event(&mut answer, event)?;
                 if done {
                     break;
@@ -192,7 +196,11 @@ impl Engine {
         })
         .await?;
         if !done && let Some(event) = reader.finish().map_err(|error| AttemptError::malformed(error.to_string()))? {
+            any = true;
             done = add_event(&mut answer, event)?;
+        }
+        if !any {
+            return Err(AttemptError::malformed(format!("no event of a stream came; the content type is `{kind}`")));
         }
         // Some servers leave out the end mark; a reason to end says as much.
         if !done && !answer.has_ended() {
@@ -267,7 +275,7 @@ fn add_event(answer: &mut Answer, event: SseEvent<'_>) -> Result<bool, AttemptEr
     if data.is_empty() {
         return Ok(false);
     }
-    let chunk: Chunk = serde_json::from_slice(data)
+    let chunk: Chunk = parse(data)
         .map_err(|error| AttemptError::unreadable("an event of the stream is not what it should be", &error, data))?;
     match chunk.failure() {
         Some(failure) => Err(failure),

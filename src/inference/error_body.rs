@@ -57,9 +57,10 @@ fn text(value: Option<&Value>) -> String {
     }
 }
 
-/// One line of at most 1,000 characters.
+/// One line of at most 1,000 characters, without what a terminal would obey.
 pub(super) fn one_line(text: &str) -> String {
-    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let blank = |c: char| c.is_whitespace() || c.is_control();
+    let line = text.split(blank).filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(1000) {
         Some((end, _)) => format!("{}…", &line[..end]),
         None => line,

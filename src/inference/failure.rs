@@ -50,7 +50,11 @@ impl AttemptError {
     /// An answer that is not the JSON it should be, with how it begins: that tells a proxy's page from a cut answer.
     pub(super) fn unreadable(what: &str, error: &serde_json::Error, body: &[u8]) -> Self {
         let begin = one_line(&String::from_utf8_lossy(&body[..body.len().min(LONGEST_EXCERPT)]));
-        let begin = if begin.is_empty() { "it is empty".to_owned() } else { format!("it begins with `{begin}`") };
+        let begin = match body {
+            [0x1f, 0x8b, ..] => "it is compressed with gzip, which was not asked for".to_owned(),
+            _ if begin.is_empty() => "it is empty".to_owned(),
+            _ => format!("it begins with `{begin}`"),
+        };
         Self::Malformed(format!("{what}: {error}; {begin}"))
     }
 
@@ -134,7 +138,7 @@ impl From<OpenAIError> for AttemptError {
             },
             OpenAIError::Reqwest(error) => error.into(),
             OpenAIError::JSONDeserialize(error, body) => {
-                Self::unreadable("the answer is not what it should be", &error, body.as_bytes())
+                Self::unreadable("not the expected JSON", &error, body.as_bytes())
             }
             OpenAIError::InvalidArgument(message) => Self::Request(message),
             other => Self::Malformed(other.to_string()),
@@ -241,7 +245,8 @@ mod tests {
 
     #[test]
     fn bodies_of_every_form_are_read() {
-        let cases: [(&str, &str, &str, &str); 8] = [
+        let cases: [(&str, &str, &str, &str); 9] = [
+            (r#"{"error":"a\u001b[31m\u0000b\n"}"#, "a [31m b", "", ""),
             (r#"{"error":{"message":"m","type":"t","param":"p","code":400}}"#, "m", "t", "400"),
             (r#"{"object":"error","message":"m","type":"t","param":null,"code":"c"}"#, "m", "t", "c"),
             (r#"{"error":"m"}"#, "m", "", ""),

@@ -21,6 +21,7 @@ use super::{
     error_body::ErrorBody,
     failure::{AttemptError, BodyFault, BodyFaultKind},
     retry,
+    wire::BODY_READ,
 };
 use crate::telemetry::raise_descriptor_limit;
 
@@ -158,6 +159,7 @@ fn guard_body(mut response: Response, idle: Option<Duration>) -> Response {
             Some(Some(Err(error))) => Some((Err(error.into()), None)),
             Some(Some(Ok(bytes))) => {
                 let read = read + bytes.len();
+                let _ = BODY_READ.try_with(|total| total.set(read));
                 if read > LARGEST_ANSWER {
                     return fault(BodyFaultKind::TooLarge(LARGEST_ANSWER));
                 }

@@ -100,9 +100,10 @@ fn tokens(results: &Results) -> String {
     let usage = &results.usage;
     let cached = match usage.cached_input_tokens {
         0 => String::new(),
-        cached => format!(" ({} read from cache)", count(cached)),
+        // Not a part of the input: that counts each prompt's new tokens, this what every call reread.
+        cached => format!("; {} read from cache", count(cached)),
     };
-    format!("{} in{cached}, {} out", count(usage.input_tokens), count(usage.output_tokens))
+    format!("{} in, {} out{cached}", count(usage.input_tokens), count(usage.output_tokens))
 }
 
 fn failure(results: &Results, class: &str, number: u64) -> String {
@@ -191,7 +192,7 @@ rewards     similarity  0.412
             exact       0.250
 metrics     length  12.000
 turns       3.0 per rollout
-tokens      4.8K in (1.2K read from cache), 936 out
+tokens      4.8K in, 936 out; 1.2K read from cache
 truncated   3 (3.8 %)
 stopped by  user_closed 75, max_turns 3
 failures    provider 2, for example 3f2a9b1c: the endpoint answered 503

@@ -7,13 +7,13 @@ use futures::{
     future::{BoxFuture, Either, join_all, ready},
 };
 use serde_json::{Map, Value};
-use tokio::{
-    runtime::{Handle, RuntimeFlavor},
-    task::{block_in_place, spawn_blocking},
-};
+use tokio::{runtime::Handle, task::spawn_blocking};
 
 use super::{Named, Rubric, Score, ScoreContext, Scorer};
-use crate::trace::{Fault, FaultClass, Message, RewardScore, Trace};
+use crate::{
+    telemetry::aside,
+    trace::{Fault, FaultClass, Message, RewardScore, Trace},
+};
 
 /// The key under which the reasons stand in a trace's `info`.
 const REASONS: &str = "scoring";
@@ -86,13 +86,6 @@ fn is_long(trace: &Trace) -> bool {
         _ => 0,
     };
     trace.graph.nodes().iter().map(|node| size(&node.message)).sum::<usize>() > LONG
-}
-
-/// Runs work that may take more than a few milliseconds when `long`: the other tasks of this worker move to another
-/// thread meanwhile, where there are several.
-fn aside<T>(long: bool, work: impl FnOnce() -> T) -> T {
-    let movable = || Handle::try_current().is_ok_and(|handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread);
-    if long && movable() { block_in_place(work) } else { work() }
 }
 
 impl Named {

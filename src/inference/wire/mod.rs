@@ -12,7 +12,7 @@ use crate::trace::Fault;
 
 pub(super) use answer::Answer;
 pub use answer::Completion;
-pub(super) use reply::{Chunk, WholeReply};
+pub(super) use reply::{BODY_READ, Chunk, WholeBody, WholeReply, parse};
 pub(super) use request::RequestBody;
 
 /// The body of a chat completions request, as it is sent.
@@ -30,7 +30,7 @@ pub fn write_request(call: &ChatCall<'_>, stream: bool) -> Result<Vec<u8>, Error
 pub fn read_completion(body: &[u8], tokens: bool) -> Result<Completion, Fault> {
     let reply: Result<WholeReply, _> = serde_json::from_slice(body);
     reply
-        .map_err(|error| AttemptError::unreadable("the answer is not what it should be", &error, body))
+        .map_err(|error| AttemptError::unreadable("not the expected JSON", &error, body))
         .and_then(whole_answer)
         .and_then(|answer| answer.finish(tokens))
         .map_err(|error| error.fault("the answer", |text| text))

@@ -2,13 +2,13 @@
 //!
 //! Fields that decide the answer must have their type; fields that only add to it are left out when they do not.
 
-use std::fmt;
+use std::{cell::Cell, fmt};
 
 use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 use serde_json::{Map, Value, value::RawValue};
 
 use super::text::Text;
-use crate::inference::failure::AttemptError;
+use crate::{inference::failure::AttemptError, telemetry::aside};
 
 /// A whole answer.
 #[derive(Debug, Deserialize)]
@@ -26,6 +26,29 @@ pub(in crate::inference) struct WholeReply {
     object: Lenient<String>,
     #[serde(default)]
     message: Option<Value>,
+}
+
+/// Bytes of a body above which it is parsed where no other call waits for it; about a millisecond's work.
+const LONG: usize = 256 << 10;
+
+tokio::task_local! {
+    /// Bytes read of the answer of this task's call: async-openai parses a body without telling its size.
+    pub(in crate::inference) static BODY_READ: Cell<usize>;
+}
+
+/// Parses JSON, aside from other tasks when it is long.
+pub(in crate::inference) fn parse<T: DeserializeOwned>(json: &[u8]) -> serde_json::Result<T> {
+    aside(json.len() > LONG, || serde_json::from_slice(json))
+}
+
+/// A whole answer that async-openai parses.
+pub(in crate::inference) struct WholeBody(pub(in crate::inference) WholeReply);
+
+impl<'de> Deserialize<'de> for WholeBody {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let long = BODY_READ.try_with(Cell::get).is_ok_and(|read| read > LONG);
+        aside(long, || WholeReply::deserialize(deserializer)).map(Self)
+    }
 }
 
 /// One event of a stream.
