@@ -65,6 +65,27 @@ impl Case {
     }
 }
 
+/// `--section @ file` reads a file into a block; after a flag that is no block the file is one for itself.
+#[test]
+fn a_file_after_a_switch_is_a_configuration() {
+    let root = "num_rollouts = 3\n[env.taskset]\nid = \"alphabet-sort\"\n";
+    for switch in ["--dry-run", "--json", "--verbose", "-v", "--resume", "--no-push", "--clean", "-s"] {
+        let (config, _, parsed) = read(&[("a.toml", root)], &[switch, "@", "a.toml"]);
+        assert_eq!((config.num_rollouts, parsed.files.len()), (3, 1), "{switch}");
+    }
+    let files = [("a.toml", root), ("s.toml", "temperature = 0.5\n"), ("t.json", "{\"min_turns\": 2}")];
+    let line =
+        ["@", "a.toml", "--sampling", "@", "s.toml", "--env-args", "@", "t.json", "--env.taskset", "@", "t.json"];
+    let (config, resolved, _) = read(&files, &line);
+    assert_eq!(config.sampling["temperature"], 0.5);
+    assert_eq!(resolved.key("env.taskset.min_turns").map(|key| key.value.clone()), Some(2.into()));
+    check_faults(
+        &files,
+        &["alphabet-sort", "--model", "@", "a.toml"],
+        &["--model: model: needs a value; expected `--model VALUE`; `--model=VALUE` if it starts with `-`"],
+    );
+}
+
 fn read(files: &[(&str, &str)], line: &[&str]) -> (EvalConfig, Resolved, Parsed) {
     Case::new(files).read(line).unwrap_or_else(|faults| panic!("{faults}"))
 }

@@ -18,7 +18,9 @@ use super::{
 };
 use crate::{
     agent::{Agent, seat},
-    config::{EVAL_ALIASES, EvalConfig, Faults, Layer, Resolved, Section, differences, flag_help, parse_args},
+    config::{
+        Document, EVAL_ALIASES, EvalConfig, Faults, Layer, Resolved, Section, differences, flag_help, parse_args,
+    },
     eval::{Ended, Launch, RunEnd, Stops},
     harness::Null,
     report::{self, Progress},
@@ -224,9 +226,11 @@ async fn evaluate(request: Request) -> Result<ExitCode, Failure> {
 }
 
 fn check_same_run(directory: &Path, dump: &Value) -> Result<(), Failure> {
-    let path = resolved_config_of(directory);
-    let saved = Layer::read(&path).map_err(usage)?.to_value();
-    let differing = differences(&saved, dump);
+    let saved = Layer::read(&resolved_config_of(directory)).map_err(usage)?;
+    // Resolved again, so that a key which is younger than the run has its default on both sides.
+    let open = |id: &str, block: &mut Section<'_>| drop(open_taskset(id, block));
+    let (_, saved) = EvalConfig::from_document(Document::new([saved]), open).map_err(usage)?;
+    let differing = differences(&saved.dump(), dump);
     if differing.is_empty() {
         return Ok(());
     }

@@ -161,9 +161,9 @@ impl Parser<'_> {
         let shown = format!("--{name}");
         if value.is_none()
             && let Some(word) = self.args.get(self.next).and_then(|word| word.strip_prefix('@'))
+            && let Some(under) = self.grammar.section(name)
         {
             self.next += 1;
-            let under = self.grammar.path(name).join(".");
             self.file(word, &under, index, &shown);
             return;
         }

@@ -97,6 +97,20 @@ impl Grammar {
         self.shapes.keys().any(|known| known.strip_prefix(key).is_some_and(|rest| rest.starts_with('.')))
     }
 
+    /// The block that `--name @ file` reads a file into; `None` when a flag of that name is none, so that the file is one
+    /// for itself, as in `--dry-run @ file`.
+    pub(super) fn section(&self, name: &str) -> Option<String> {
+        match self.long(name).map(|alias| alias.target) {
+            Some(Target::Block(key) | Target::BlockLast(key)) => Some(key.to_owned()),
+            Some(_) => None,
+            None => {
+                let key = self.path(name).join(".");
+                let open = matches!(self.shapes.get(&key), Some(Shape::Open | Shape::Map));
+                (open || self.is_block(&key)).then_some(key)
+            }
+        }
+    }
+
     /// How what an alias stands for takes words.
     pub(super) fn target_shape(&self, target: Target) -> Option<Shape> {
         match target {

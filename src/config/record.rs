@@ -135,6 +135,7 @@ impl Record {
         }
         let mut beside: Vec<&str> = known().filter(|known| parent(known) == path).map(|known| last(known)).collect();
         beside.sort_unstable();
+        beside.dedup();
         if beside.is_empty() { fault } else { fault.expected(format!("one of {}", beside.join(", "))) }
     }
 }

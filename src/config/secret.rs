@@ -1,6 +1,6 @@
 //! Secrets that cannot be printed, and a filter that keeps them out of everything that is written.
 
-use std::{borrow::Cow, env};
+use std::{borrow::Cow, env, ops::Range};
 
 use base64::{Engine, alphabet, engine::general_purpose::GeneralPurpose, engine::general_purpose::NO_PAD};
 use regex::bytes::Regex;
@@ -105,9 +105,19 @@ impl Redactor {
         }
     }
 
-    /// Takes the secrets out of a line, which stays valid JSON if it was.
+    /// Takes the secrets out of a line of JSON, which stays valid and of its form: a placeholder such as `content` for a
+    /// key is left where it is a field's name or a role.
     pub fn redact_line(&self, line: &mut String) {
-        if let Cow::Owned(clean) = self.redact(line) {
+        let Some(pattern) = &self.pattern else { return };
+        let mut clean = String::new();
+        let mut kept = 0;
+        for found in pattern.find_iter(line.as_bytes()).filter(|found| !is_form(line, found.range())) {
+            clean.push_str(&line[kept..found.start()]);
+            clean.push_str(REDACTED);
+            kept = found.end();
+        }
+        if kept > 0 {
+            clean.push_str(&line[kept..]);
             *line = clean;
         }
     }
@@ -120,6 +130,22 @@ impl Redactor {
             None => Cow::Borrowed(bytes),
         }
     }
+}
+
+/// Whether a match in a line of JSON is a name that the format itself uses: lowercase words, as a field or a role. Inside
+/// of a string every quotation mark has a backslash, so `":` only ends a field's name.
+fn is_form(line: &str, found: Range<usize>) -> bool {
+    let word = line[found.clone()].bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+    let (before, after) = (&line[..found.start], &line[found.end..]);
+    word && (is_field(before, after) || (before.ends_with("\"role\":\"") && after.starts_with('"')))
+}
+
+/// Whether what stands between is part of a field's name.
+fn is_field(before: &str, after: &str) -> bool {
+    let name = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+    let start = before.bytes().rev().find(|byte| !name(byte));
+    let end = after.bytes().position(|byte| !name(&byte)).map(|end| &after[end..]);
+    start == Some(b'"') && end.is_some_and(|end| end.starts_with("\":"))
 }
 
 fn encodings(value: &str, forms: &mut Vec<String>) {
@@ -174,6 +200,22 @@ mod tests {
         assert_eq!(hidden(secret, &serde_json::json!({ "k": secret }).to_string()), "{\"k\":\"[redacted]\"}");
         assert_eq!(hidden(secret, "?k=sk-a%2Fb%2Bc%22d%20e&x=1"), "?k=[redacted]&x=1");
         assert_eq!(hidden(secret, "?k=sk-a%2fb%2bc%22d+e&x=1"), "?k=[redacted]&x=1");
+    }
+
+    #[test]
+    fn a_word_of_the_format_as_a_key_does_not_break_lines() {
+        let clean = |secret: &str, line: &str| {
+            let mut line = line.to_owned();
+            Redactor::new([&Secret::new(secret.to_owned())]).redact_line(&mut line);
+            line
+        };
+        let line = r#"{"content":"my content","is_content":[1],"x":"content","y":"\"content\":1"}"#;
+        let shown = r#"{"content":"my [redacted]","is_content":[1],"x":"[redacted]","y":"\"[redacted]\":1"}"#;
+        assert_eq!(clean("content", line), shown);
+        let line = r#"{"role":"system","content":"the system"}"#;
+        assert_eq!(clean("system", line), r#"{"role":"system","content":"the [redacted]"}"#);
+        assert_eq!(clean("sk-1234", r#"{"sk-1234":"sk-1234"}"#), r#"{"[redacted]":"[redacted]"}"#);
+        assert_eq!(clean("sk-1234", "{}"), "{}");
     }
 
     #[test]

@@ -130,8 +130,11 @@ impl Launch {
         let path = run_dir.path().to_owned();
         let summarised = state.clone();
         let results = blocking(move || Summary::of_run(&path, &summarised)).await?;
-        if early.is_none() {
-            early = too_many_failures(&results, max_error_rate);
+        match &mut early {
+            None => early = too_many_failures(&results, max_error_rate),
+            // Those in flight have failed since, or not.
+            Some(RunEnd::TooManyFailures { failed, .. }) => *failed = results.failed,
+            Some(_) => {}
         }
         if let Err(error) = run_dir.save_results(&results) {
             early.get_or_insert(RunEnd::Store(error));

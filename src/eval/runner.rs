@@ -38,9 +38,9 @@ pub enum RunEnd {
     #[error("stopped on request")]
     Interrupted,
     /// Too many episodes failed.
-    #[error("{failed} rollouts failed, more than `max_error_rate` allows; the last one: {last}")]
+    #[error("failed rollouts: {failed}, more than `max_error_rate` allows; one of them: {last}")]
     TooManyFailures {
-        /// Failed episodes of this attempt.
+        /// Failed episodes.
         failed: u64,
         /// The last failure.
         last: String,

@@ -242,6 +242,8 @@ impl Tally {
             Event::CallRetried { endpoint, cause, wait } => {
                 self.waiting.retain(|until| *until > now);
                 self.waiting.push(now + *wait);
+                let cause =
+                    cause.strip_prefix(endpoint.as_str()).map_or(cause.as_str(), |rest| rest.trim_start_matches(": "));
                 self.last_retry = Some(format!("{endpoint}: {}", excerpt(cause, CAUSE_LENGTH)));
             }
             Event::EpisodeFinished { outcome, fault, .. } => {
@@ -400,7 +402,7 @@ mod tests {
             sender.send(finished(Outcome::Failed(FaultClass::Provider), Some(fault))).await.unwrap();
             let retried = Event::CallRetried {
                 endpoint: "http://localhost:8000/v1".to_owned(),
-                cause: "503 service unavailable".to_owned(),
+                cause: "http://localhost:8000/v1: 503 service unavailable".to_owned(),
                 wait: Duration::from_secs(8),
             };
             sender.send(retried).await.unwrap();
