@@ -21,9 +21,7 @@ use crate::{
 
 /// Every shipped taskset, by name.
 pub fn shipped() -> &'static [Shipped] {
-    static SHIPPED: [Shipped; 5] =
-        [alphabet_sort::SHIPPED, color_codeword::SHIPPED, gsm8k::SHIPPED, reverse_text::SHIPPED, wordle::SHIPPED];
-    &SHIPPED
+    &[alphabet_sort::SHIPPED, color_codeword::SHIPPED, gsm8k::SHIPPED, reverse_text::SHIPPED, wordle::SHIPPED]
 }
 
 /// The shipped taskset of this name, in any of its spellings (see [`find_in`]).

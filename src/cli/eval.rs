@@ -19,7 +19,8 @@ use super::{
 use crate::{
     agent::{Agent, seat},
     config::{
-        Document, EVAL_ALIASES, EvalConfig, Faults, Layer, Resolved, Section, differences, flag_help, parse_args,
+        Document, EVAL_ALIASES, EvalConfig, Faults, Layer, Origin, Resolved, Section, differences, flag_help,
+        parse_args,
     },
     eval::{Ended, Launch, RunEnd, Stops},
     harness::Null,
@@ -148,7 +149,7 @@ async fn evaluate(request: Request) -> Result<ExitCode, Failure> {
     let Request { config, mut resolved, taskset, tasks, files, resume, opening, json } = request;
     let (events, received) = mpsc::channel::<Event>(EVENTS);
     let endpoint = Endpoint::open(&config, &taskset, events.clone()).await?;
-    let identity = Identity::of(&config, &resolved, resume.as_deref())?;
+    let identity = Identity::of(&config, &resolved, resume.as_deref());
     resolved.set("run.name", identity.name.clone().into());
     resolved.set("run.dir", identity.dir.to_string_lossy().into_owned().into());
     let dump = resolved.dump();
@@ -251,24 +252,27 @@ struct Identity {
 
 impl Identity {
     /// As configured; else `<env>--<model>--<harness>/<8 hex digits>`, lowercased.
-    fn of(config: &EvalConfig, resolved: &Resolved, resume: Option<&Path>) -> Result<Self, Failure> {
+    fn of(config: &EvalConfig, resolved: &Resolved, resume: Option<&Path>) -> Self {
         let saved = |key: &str| resolved.key(key).and_then(|key| key.value.as_str().map(str::to_owned));
         if resume.is_some() {
-            return Ok(Self {
+            return Self {
                 name: saved("run.name").unwrap_or_default(),
                 dir: saved("run.dir").map(PathBuf::from).unwrap_or_default(),
-            });
+            };
         }
         let part = |text: &str| text.to_lowercase().replace(['/', ' '], "--");
         let group = format!("{}--{}--{}", part(&config.taskset), part(&config.model), part(&config.agent.harness));
         let id = &uuid::Uuid::new_v4().simple().to_string()[..8];
         let name = config.run_name.clone().unwrap_or_else(|| format!("{group}--{id}"));
-        let dir = match (&config.run_dir, &config.run_name) {
+        // A name given on the command line is meant to be the place too, whatever place a file names.
+        let typed = |key: &str| resolved.key(key).is_some_and(|key| matches!(key.origin, Origin::Flag { .. }));
+        let renamed = typed("run.name") && !typed("run.dir");
+        let dir = match (config.run_dir.as_ref().filter(|_| !renamed), &config.run_name) {
             (Some(dir), _) => dir.clone(),
             (None, Some(name)) => PathBuf::from(name),
             (None, None) => Path::new(&group).join(id),
         };
-        Ok(Self { name, dir })
+        Self { name, dir }
     }
 }
 

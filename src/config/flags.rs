@@ -247,8 +247,10 @@ impl Parser<'_> {
         let texts = match (value, shape) {
             (Some(value), _) => vec![value],
             (None, Some(Shape::Bool)) => {
-                let said =
-                    self.args.get(self.next).filter(|word| matches!(word.as_str(), "true" | "false" | "1" | "0"));
+                let said = self
+                    .args
+                    .get(self.next)
+                    .filter(|word| matches!(word.as_str(), "true" | "false" | "True" | "False" | "1" | "0"));
                 let said = said.cloned();
                 self.next += usize::from(said.is_some());
                 vec![said.unwrap_or_else(|| "true".to_owned())]
@@ -287,8 +289,8 @@ impl Parser<'_> {
             .into_iter()
             .map(|text| {
                 let value = match (shape, text.as_str()) {
-                    (Some(Shape::Bool), "1") => Value::Bool(true),
-                    (Some(Shape::Bool), "0") => Value::Bool(false),
+                    (Some(Shape::Bool), "1" | "True") => Value::Bool(true),
+                    (Some(Shape::Bool), "0" | "False") => Value::Bool(false),
                     (_, text) => typed(text),
                 };
                 Word { text, value, turn }

@@ -61,7 +61,7 @@ fn check(size: TasksetSize, select: &Select) -> Result<(), TasksetError> {
     let refuse = |problem: &str| Err(TasksetError::Select(format!("this taskset is endless: {problem}")));
     if by_identity(&select.include) {
         return refuse(
-            "looking for ids, keys or names may never end; name positions instead, for example `select.include.idx = \"0:1000\"`",
+            "looking for ids, keys or names may never end; name positions instead, for example with `--select.include.idx 0:1000`",
         );
     }
     let drops_the_rest = |range: &(u64, Option<u64>, u64)| range.1.is_none() && range.2 <= 1;
@@ -70,7 +70,7 @@ fn check(size: TasksetSize, select: &Select) -> Result<(), TasksetError> {
     }
     if select.shuffle {
         return refuse(
-            "it cannot be shuffled as a whole; bound it first, for example with `select.include.idx = \"0:1000\"`",
+            "it cannot be shuffled as a whole; bound it first, for example with `--select.include.idx 0:1000`",
         );
     }
     if select.limit.is_none() {

@@ -3,9 +3,52 @@
 use serde_json::{Map, Value};
 
 use crate::config::{
-    Section,
+    Section, nearest,
     node::{Content, Node, Table},
 };
+
+/// Fields of chat completions that servers are known to take (OpenAI, vLLM 0.32, SGLang, llama.cpp). Any other is sent too; one
+/// that is nearly spelled like these is most likely a slip.
+const FIELDS: &[&str] = &[
+    "allowed_token_ids",
+    "bad_words",
+    "cache_salt",
+    "chat_template_kwargs",
+    "frequency_penalty",
+    "ignore_eos",
+    "include_stop_str_in_output",
+    "length_penalty",
+    "logit_bias",
+    "logprobs",
+    "max_tokens",
+    "metadata",
+    "min_p",
+    "min_tokens",
+    "n",
+    "parallel_tool_calls",
+    "presence_penalty",
+    "priority",
+    "prompt_logprobs",
+    "reasoning",
+    "reasoning_effort",
+    "repetition_penalty",
+    "response_format",
+    "return_token_ids",
+    "seed",
+    "service_tier",
+    "skip_special_tokens",
+    "stop",
+    "stop_token_ids",
+    "structured_outputs",
+    "temperature",
+    "thinking",
+    "top_k",
+    "top_logprobs",
+    "top_p",
+    "truncate_prompt_tokens",
+    "user",
+    "verbosity",
+];
 
 /// Lays the sampling fields of a block over those of the run: `extra_body` hoisted, `max_completion_tokens` renamed. A
 /// null clears a field. The run's block shows its known fields even when they are not given (`whole`).
@@ -27,6 +70,11 @@ pub(super) fn lay_sampling(block: &mut Section<'_>, whole: bool, sampling: &mut 
     }
     plain.doc("Any other field of the request, such as sampling.top_k").rest();
     for key in table.keys() {
+        if !FIELDS.contains(&key.as_str())
+            && let Some(near) = nearest(key, FIELDS.iter().copied()).first()
+        {
+            plain.warn(key, format!("no field that rollhouse knows; it is sent as it is. Did you mean `{near}`?"));
+        }
         let value = plain.record.keys.get(&plain.dotted(key)).map_or(Value::Null, |known| known.value.clone());
         sampling.insert(key.clone(), value);
     }
