@@ -19,7 +19,8 @@ use program::{Done, Folder, Simulator, episodes};
 
 /// The arguments of a run against an endpoint that takes requests and never answers them.
 fn hanging(endpoint: &Simulator, tasks: &str) -> Vec<String> {
-    let arguments = ["eval", "reverse-text", "-m", "sim", "-b", &endpoint.base_url, "-n", tasks, "-c", "4"];
+    let arguments =
+        ["eval", "reverse-text", "-m", "sim", "-b", &endpoint.base_url, "-n", tasks, "-c", "4", "--run.name", "one"];
     arguments.map(str::to_owned).to_vec()
 }
 
@@ -71,7 +72,7 @@ fn a_terminal_that_takes_no_output_holds_nothing() {
     let (_reader, full) = full_pipe();
     let mut child = command(&folder, &hanging(&endpoint, "50")).stdout(Stdio::null()).stderr(full).spawn().unwrap();
     let started = Instant::now();
-    while !folder.path().join("outputs").exists() || !folder.only_run().join("run.json").exists() {
+    while !folder.path().join("outputs/one/run.json").exists() {
         assert!(started.elapsed() < Duration::from_secs(60), "the run did not begin");
         std::thread::sleep(Duration::from_millis(5));
     }

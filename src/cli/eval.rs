@@ -218,12 +218,20 @@ async fn evaluate(request: Request) -> Result<ExitCode, Failure> {
     let stops = Stops::default();
     let signals = Signals::listen(stops.clone()).map_err(Failure::failed)?;
     let display = tokio::spawn(Progress::new().follow(received));
-    let ended = launch.run(events, stops).await;
-    signals.run_is_over();
-    endpoint.close().await;
-    // Someone may have stopped reading; the results are for others too.
-    let _ = tokio::time::timeout(LAST_FRAME, display).await;
-    conclude(&ended.map_err(Failure::failed)?, &directory, json)
+    let run = async {
+        let ended = launch.run(events, stops).await;
+        signals.run_is_over();
+        endpoint.close().await;
+        // Someone may have stopped reading; the results are for others too.
+        let _ = tokio::time::timeout(LAST_FRAME, display).await;
+        let ended = ended.map_err(Failure::failed)?;
+        // Off this thread, which must hear a signal while a terminal takes no output.
+        tokio::task::spawn_blocking(move || conclude(&ended, &directory, json)).await.map_err(Failure::failed)?
+    };
+    tokio::select! {
+        concluded = run => concluded,
+        () = signals.leave() => Ok(exit::INTERRUPTED.into()),
+    }
 }
 
 fn check_same_run(directory: &Path, dump: &Value) -> Result<(), Failure> {

@@ -8,7 +8,6 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::exit;
 use crate::eval::Stops;
 
 /// How long a run that was told twice to stop may take to print what it came to.
@@ -18,6 +17,7 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 pub(super) struct Signals {
     listener: JoinHandle<()>,
     over: CancellationToken,
+    leave: CancellationToken,
 }
 
 impl Signals {
@@ -25,8 +25,8 @@ impl Signals {
     pub(super) fn listen(stops: Stops) -> std::io::Result<Self> {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
-        let over = CancellationToken::new();
-        let ended = over.clone();
+        let (over, leave) = (CancellationToken::new(), CancellationToken::new());
+        let (ended, last) = (over.clone(), leave.clone());
         let listener = tokio::spawn(async move {
             let killed = stops.kill.clone();
             let overdue = async {
@@ -43,18 +43,22 @@ impl Signals {
                 }
                 match token {
                     Some(token) if !ended.is_cancelled() => token.cancel(),
-                    // What is acknowledged is in the journal; nothing is lost.
-                    _ => std::process::exit(exit::INTERRUPTED.into()),
+                    _ => return last.cancel(),
                 }
             }
         });
-        Ok(Self { listener, over })
+        Ok(Self { listener, over, leave })
     }
 
     /// The run is over: from now on the first signal leaves at once, so that nothing that hangs at the very end, such as
     /// a terminal that takes no output, can hold the program.
     pub(super) fn run_is_over(&self) {
         self.over.cancel();
+    }
+
+    /// Waits for the signal to leave, whatever still runs. What is acknowledged is in the journal; nothing is lost.
+    pub(super) async fn leave(&self) {
+        self.leave.cancelled().await;
     }
 }
 
