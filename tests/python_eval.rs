@@ -49,7 +49,7 @@ fn same(what: &str, ours: &Value, theirs: &Value) {
         (&ours["reward"]["mean"], &theirs["reward"]),
         (&ours["turns"]["mean"], &theirs["turns"]),
         (&ours["truncated"], &theirs["truncated"]),
-        (&ours["usage"]["input_tokens"], &theirs["input_tokens"]),
+        (&ours["usage"]["new_input_tokens"], &theirs["input_tokens"]),
         (&ours["usage"]["output_tokens"], &theirs["output_tokens"]),
     ] {
         assert!(near(ours, theirs), "{what}: {ours} here, {theirs} there");

@@ -35,6 +35,7 @@ impl Rollout {
     pub(super) fn begin(agent: Arc<Agent>, task: &Task, deadline: Option<Instant>) -> Self {
         let mut trace = Trace::new(Arc::clone(task), agent.info.clone());
         let started = trace.timing.start;
+        tracing::debug!(id = %trace.id, task = task.data.idx, "rollout start");
         trace.timing.boot = TimeSpan { start: started, end: started };
         trace.timing.setup = TimeSpan { start: started, end: started };
         trace.timing.agent.start = started;
@@ -108,6 +109,14 @@ impl Rollout {
         }
         self.trace.ok = self.trace.errors.is_empty();
         self.trace.graph.shrink_to_fit();
+        tracing::info!(
+            id = %self.trace.id,
+            task = self.task.data.idx,
+            reward = self.trace.reward(),
+            turns = self.spent.turns(),
+            stop = self.trace.errors.last().map_or(self.trace.stop_condition.as_deref(), |fault| Some(&fault.kind)),
+            "rollout done"
+        );
         self.trace
     }
 

@@ -2,11 +2,13 @@
 
 use std::{
     path::{Path, PathBuf},
+    pin::Pin,
     process::ExitCode,
     sync::Arc,
     time::Duration,
 };
 
+use futures::StreamExt as _;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
@@ -32,6 +34,9 @@ use crate::{
 
 /// Events waiting for the display; a full queue holds the run back for the moment it takes to draw.
 const EVENTS: usize = 1024;
+
+/// Where runs are looked for by name.
+const OUTPUTS: &str = "outputs";
 
 /// How long the display may take to draw its last line.
 const LAST_FRAME: Duration = Duration::from_secs(2);
@@ -59,7 +64,7 @@ pub(super) fn run(words: &[String]) -> Result<ExitCode, Failure> {
         output::print(help(asked.positional.first().map_or("", String::as_str)))?;
         return Ok(exit::DONE.into());
     }
-    let resume = switches.get("resume").cloned().flatten().map(PathBuf::from);
+    let resume = switches.get("resume").cloned().flatten().map(run_named);
     if given("resume") && given("clean") {
         let problem = "`--resume` goes on with a run and `--clean` deletes it; leave one of them out";
         return Err(Failure::usage(anyhow::anyhow!(problem)));
@@ -109,6 +114,12 @@ fn instructed(taskset: Arc<dyn Taskset>, file: &Path) -> Result<Arc<dyn Taskset>
     Ok(Arc::new(Instructed::new(taskset, &text)))
 }
 
+/// The directory of a run, which may be given by its name below the usual output folder, as for `rollhouse why`.
+fn run_named(name: String) -> PathBuf {
+    let directory = PathBuf::from(&name);
+    if directory.exists() { directory } else { report::find_run(&name, Path::new(OUTPUTS)).unwrap_or(directory) }
+}
+
 /// The resolved config of the run in a directory.
 fn saved_config(directory: &Path) -> Result<Layer, Failure> {
     let saved = resolved_config_of(directory);
@@ -147,6 +158,7 @@ fn open_taskset(id: &str, block: &mut Section<'_>) -> Option<Result<Arc<dyn Task
 
 async fn evaluate(request: Request) -> Result<ExitCode, Failure> {
     let Request { config, mut resolved, taskset, tasks, files, resume, opening, json } = request;
+    let tasks = first_read(tasks).await?;
     let (events, received) = mpsc::channel::<Event>(EVENTS);
     let endpoint = Endpoint::open(&config, &taskset, events.clone()).await?;
     let identity = Identity::of(&config, &resolved, resume.as_deref());
@@ -231,6 +243,18 @@ async fn evaluate(request: Request) -> Result<ExitCode, Failure> {
     tokio::select! {
         concluded = run => concluded,
         () = signals.leave() => Ok(exit::INTERRUPTED.into()),
+    }
+}
+
+/// The same tasks, once the first one is there: a run that has none leaves nothing behind.
+async fn first_read(tasks: TaskStream) -> Result<TaskStream, Failure> {
+    let mut tasks = tasks.peekable();
+    match Pin::new(&mut tasks).peek().await {
+        Some(Ok(_)) => Ok(tasks.boxed()),
+        Some(Err(error)) => Err(Failure::failed(error.clone())),
+        None => {
+            Err(Failure::usage(anyhow::anyhow!("no task is selected; look at `select` and the taskset's own keys")))
+        }
     }
 }
 

@@ -82,6 +82,7 @@ impl Launch {
 
         let tasks = planned(taskset.size(), &self.select);
         let total = tasks.map(|tasks| tasks.saturating_mul(u64::from(state.num_rollouts)));
+        tracing::info!(run = %self.title, planned = total, resumed, "run start");
         let _ = events
             .send(Event::RunStarted { title: self.title, planned: total, resumed, simulated: state.simulated })
             .await;

@@ -157,9 +157,7 @@ impl Summary {
             return;
         }
         tally.rows += 1;
-        self.usage.input_tokens = self.usage.input_tokens.saturating_add(row.input_tokens);
-        self.usage.output_tokens = self.usage.output_tokens.saturating_add(row.output_tokens);
-        self.usage.cached_input_tokens = self.usage.cached_input_tokens.saturating_add(row.cached_tokens);
+        self.usage.add(&row.usage);
         self.retries += row.retries;
         if let Some(fault) = &row.fault {
             let class = fault.class.name().to_owned();
@@ -199,9 +197,9 @@ impl Summary {
         let tasks = state.tasks.unwrap_or(0).max(self.tasks.len() as u64);
         let rollouts = tasks.saturating_mul(u64::from(self.num_rollouts));
         let wall_s = state.wall_seconds();
-        let last = state.attempts.last().cloned().unwrap_or_default();
-        let finished_now = (self.scored + self.failed).saturating_sub(last.resumed);
-        let all_timed = state.attempts.iter().all(|attempt| attempt.seconds > 0.0);
+        // An attempt that was killed left no wall time, so there are no rates over the whole run then.
+        let timed = wall_s > 0.0 && state.attempts.iter().all(|attempt| attempt.seconds > 0.0);
+        let rate = |count: u64| timed.then(|| count as f64 / wall_s);
         let verdict = (self.shares > 0).then(|| verdict(self.share.value() / self.shares as f64));
         Results {
             version: 1,
@@ -228,8 +226,8 @@ impl Summary {
             error_examples: self.error_examples,
             retries: self.retries,
             wall_s,
-            rollouts_per_s: (last.seconds > 0.0).then(|| finished_now as f64 / last.seconds),
-            output_tokens_per_s: (all_timed && wall_s > 0.0).then(|| self.usage.output_tokens as f64 / wall_s),
+            rollouts_per_s: rate(self.scored + self.failed),
+            output_tokens_per_s: rate(self.usage.output_tokens),
             verdict,
         }
     }

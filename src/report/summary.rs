@@ -100,10 +100,9 @@ fn tokens(results: &Results) -> String {
     let usage = &results.usage;
     let cached = match usage.cached_input_tokens {
         0 => String::new(),
-        // Not a part of the input: that counts each prompt's new tokens, this what every call reread.
-        cached => format!("; {} read from cache", count(cached)),
+        cached => format!(" ({} of them from cache)", count(cached)),
     };
-    format!("{} in, {} out{cached}", count(usage.input_tokens), count(usage.output_tokens))
+    format!("{} in{cached}, {} out", count(usage.input_tokens), count(usage.output_tokens))
 }
 
 fn failure(results: &Results, class: &str, number: u64) -> String {
@@ -161,7 +160,12 @@ mod tests {
             pass_hat_k: [(1, 0.25), (2, 0.125)].into(),
             rewards: IndexMap::from([("similarity".to_owned(), mean(0.4123)), ("exact".to_owned(), mean(0.25))]),
             metrics: IndexMap::from([("length".to_owned(), mean(12.0))]),
-            usage: UsageTotals { input_tokens: 4_820, output_tokens: 936, cached_input_tokens: 1_200 },
+            usage: UsageTotals {
+                input_tokens: 4_820,
+                output_tokens: 936,
+                cached_input_tokens: 1_200,
+                new_input_tokens: 3_000,
+            },
             turns: mean(3.04),
             truncated: 3,
             timed_out: 0,
@@ -192,7 +196,7 @@ rewards     similarity  0.412
             exact       0.250
 metrics     length  12.000
 turns       3.0 per rollout
-tokens      4.8K in, 936 out; 1.2K read from cache
+tokens      4.8K in (1.2K of them from cache), 936 out
 truncated   3 (3.8 %)
 stopped by  user_closed 75, max_turns 3
 failures    provider 2, for example 3f2a9b1c: the endpoint answered 503

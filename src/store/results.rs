@@ -56,9 +56,9 @@ pub struct Results {
     pub retries: u64,
     /// Wall time of the run, seconds, all attempts together.
     pub wall_s: f64,
-    /// Finished rollouts per second of wall time, in this attempt.
+    /// Finished rollouts per second of wall time, over all attempts; absent when one was killed, which left no time.
     pub rollouts_per_s: Option<f64>,
-    /// Sampled tokens per second of wall time, over all attempts.
+    /// Sampled tokens per second of wall time, likewise.
     pub output_tokens_per_s: Option<f64>,
     /// What the mean reward says about training on this; absent when nothing was scored.
     pub verdict: Option<Verdict>,
@@ -80,15 +80,28 @@ pub struct Mean {
     pub mean: Option<f64>,
 }
 
-/// Tokens of a run.
+/// Tokens of a run, as its endpoints counted them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UsageTotals {
-    /// New input tokens over all calls.
+    /// Prompt tokens of all calls, those read from a prefix cache included.
     pub input_tokens: u64,
-    /// Sampled tokens.
+    /// Sampled tokens of all calls.
     pub output_tokens: u64,
-    /// Prompt tokens read from a prefix cache, where reported.
+    /// Of the prompt tokens, those read from a prefix cache, where reported.
     pub cached_input_tokens: u64,
+    /// Of the prompt tokens, those that a call added to the one before it on its branch: verifiers' `num_input_tokens`.
+    #[serde(default)]
+    pub new_input_tokens: u64,
+}
+
+impl UsageTotals {
+    /// Adds other totals; sums stay within bounds.
+    pub fn add(&mut self, other: &Self) {
+        self.input_tokens = self.input_tokens.saturating_add(other.input_tokens);
+        self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
+        self.cached_input_tokens = self.cached_input_tokens.saturating_add(other.cached_input_tokens);
+        self.new_input_tokens = self.new_input_tokens.saturating_add(other.new_input_tokens);
+    }
 }
 
 /// One failure of a class.

@@ -4,6 +4,7 @@ use std::fmt;
 
 use sha2::{Digest, Sha256};
 
+use super::UsageTotals;
 use crate::trace::FaultClass;
 
 /// Where a line lies in the journal.
@@ -65,12 +66,8 @@ pub struct Row {
     pub metrics: Vec<(String, f64)>,
     /// Model turns.
     pub turns: u64,
-    /// New input tokens over all calls, verifiers' `num_input_tokens`.
-    pub input_tokens: u64,
-    /// Sampled tokens, verifiers' `num_output_tokens`.
-    pub output_tokens: u64,
-    /// Prompt tokens that were read from a prefix cache, where reported.
-    pub cached_tokens: u64,
+    /// Tokens of all its calls.
+    pub usage: UsageTotals,
     /// A trace hit a budget or the window.
     pub truncated: bool,
     /// A stage deadline expired.

@@ -13,7 +13,7 @@ use std::{
 use indexmap::IndexMap;
 use serde::{Deserialize, de::IgnoredAny};
 
-use super::{Fingerprint, Row, RowFault, Span, StoreError, atomic};
+use super::{Fingerprint, Row, RowFault, Span, StoreError, UsageTotals, atomic};
 use crate::trace::{Episode, Fault, FaultClass, Trace, Usage, truncates};
 
 /// Bytes of whole lines that one worker parses at a time; longer lines travel alone.
@@ -372,11 +372,6 @@ struct RewardLine {
     weight: f64,
 }
 
-/// A sum that stops at the top: a line of another program may claim any count.
-fn total(counts: impl Iterator<Item = u64>) -> u64 {
-    counts.fold(0, u64::saturating_add)
-}
-
 fn yes() -> bool {
     true
 }
@@ -398,7 +393,8 @@ impl EpisodeLine<'_> {
         let unscored = self.traces.iter().flat_map(TraceLine::unscored).next();
         let finished = self.ok && !self.traces.is_empty() && unscored.is_none();
         let fault = if finished { None } else { Some(self.fault(unscored)) };
-        let usages: Vec<(u64, u64, u64)> = self.traces.iter().map(TraceLine::tokens).collect();
+        let mut usage = UsageTotals::default();
+        self.traces.iter().for_each(|trace| usage.add(&trace.tokens()));
         Some(Row {
             span,
             line: 0,
@@ -412,9 +408,7 @@ impl EpisodeLine<'_> {
             rewards: counting.iter().flat_map(|trace| trace.raw_scores()).collect(),
             metrics: counting.iter().flat_map(|trace| trace.measured()).collect(),
             turns: self.traces.iter().map(TraceLine::turns).sum(),
-            input_tokens: total(usages.iter().map(|usage| usage.0)),
-            output_tokens: total(usages.iter().map(|usage| usage.1)),
-            cached_tokens: total(usages.iter().map(|usage| usage.2)),
+            usage,
             truncated: self.traces.iter().any(TraceLine::is_truncated),
             timed_out: self.traces.iter().any(|trace| trace.is_timeout),
             stop_conditions: self.traces.iter().filter_map(TraceLine::stopped_by).map(str::to_owned).collect(),
@@ -506,39 +500,33 @@ impl TraceLine<'_> {
         self.calls.iter().take(last).filter(|call| call.error.is_some()).count()
     }
 
-    /// Input, output and cached tokens by verifiers' rules: a call's input counts only as far as it exceeds the total of
-    /// the call before it on its branch; its output counts once for every branch that it lies on.
-    fn tokens(&self) -> (u64, u64, u64) {
-        let count = self.nodes.len();
-        let mut usage_at: Vec<Option<&Usage>> = vec![None; count];
+    /// Tokens of all calls, each once. New input follows verifiers' rule: a call's prompt counts as far as it exceeds the total
+    /// of the call before it on its branch.
+    fn tokens(&self) -> UsageTotals {
+        let mut totals = UsageTotals::default();
+        let mut usage_at: Vec<Option<&Usage>> = vec![None; self.nodes.len()];
         for call in &self.calls {
-            if let (Some(node), Some(usage)) = (call.node, &call.usage)
-                && let Some(slot) = usage_at.get_mut(node)
-            {
+            let Some(usage) = &call.usage else { continue };
+            totals.add(&UsageTotals {
+                input_tokens: usage.input_tokens(),
+                output_tokens: usage.completion_tokens,
+                cached_input_tokens: usage.cached_input_tokens.unwrap_or(0),
+                new_input_tokens: 0,
+            });
+            if let Some(slot) = call.node.and_then(|node| usage_at.get_mut(node)) {
                 *slot = Some(usage);
             }
         }
-        // Parents stand before their children, so one pass forward carries totals down and one back carries leaves up.
-        let mut total_before = vec![0; count];
-        let (mut input, mut output, mut cached) = (0_u64, 0_u64, 0_u64);
+        // Parents stand before their children, so one pass carries totals down.
+        let mut total_before = vec![0; self.nodes.len()];
         for (node, line) in self.nodes.iter().enumerate() {
             let before = line.parent.filter(|parent| *parent < node).map_or(0, |parent| total_before[parent]);
-            total_before[node] = before;
-            if let Some(usage) = usage_at[node] {
-                input = input.saturating_add(usage.input_tokens().saturating_sub(before));
-                cached = cached.saturating_add(usage.cached_input_tokens.unwrap_or(0));
-                total_before[node] = usage.total_tokens();
-            }
+            total_before[node] = usage_at[node].map_or(before, |usage| {
+                let new = usage.input_tokens().saturating_sub(before);
+                totals.new_input_tokens = totals.new_input_tokens.saturating_add(new);
+                usage.total_tokens()
+            });
         }
-        let mut leaves: Vec<u64> = vec![0; count];
-        for (node, line) in self.nodes.iter().enumerate().rev() {
-            leaves[node] = leaves[node].max(1);
-            let completion = usage_at[node].map_or(0, |usage| usage.completion_tokens);
-            output = output.saturating_add(leaves[node].saturating_mul(completion));
-            if let Some(parent) = line.parent.filter(|parent| *parent < node) {
-                leaves[parent] += leaves[node];
-            }
-        }
-        (input, output, cached)
+        totals
     }
 }
