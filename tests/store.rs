@@ -286,7 +286,7 @@ async fn a_full_disk_stops_the_journal_with_nothing_torn() {
 async fn lines_that_are_written_together_are_kept_as_far_as_they_fit() {
     let content = Arc::new(Mutex::new(Vec::new()));
     let disk = SmallDisk { content: Arc::clone(&content), capacity: 20_000 };
-    let journal = Journal::over(Path::new("traces.jsonl"), Box::new(disk), 0, None).unwrap();
+    let journal = Journal::over(Path::new("traces.jsonl"), Box::new(disk), 0, Redactor::default()).unwrap();
     let appends = (0..100).map(|id| journal.append(episode(&id.to_string(), &task(id), Some(1.0))));
     let spans: Vec<_> = futures::future::join_all(appends).await.into_iter().map_while(Result::ok).collect();
     journal.close().await.unwrap();
