@@ -284,6 +284,26 @@ async fn a_full_disk_stops_the_journal_with_nothing_torn() {
     assert_eq!(content.iter().filter(|byte| **byte == b'\n').count() as u64, acknowledged);
 }
 
+#[tokio::test]
+async fn lines_that_are_written_together_are_kept_as_far_as_they_fit() {
+    let content = Arc::new(Mutex::new(Vec::new()));
+    let disk = SmallDisk { content: Arc::clone(&content), capacity: 20_000 };
+    let journal = Journal::over(Path::new("traces.jsonl"), Box::new(disk), 0, Redactor::default()).unwrap();
+    let appends = (0..100).map(|id| journal.append(episode(&id.to_string(), &task(id), Some(1.0))));
+    let spans: Vec<_> = futures::future::join_all(appends).await.into_iter().map_while(Result::ok).collect();
+    journal.close().await.unwrap();
+    let content = content.lock().unwrap();
+    let lines: Vec<&[u8]> = content.split_inclusive(|byte| *byte == b'\n').collect();
+    assert_eq!(lines.len(), spans.len());
+    for (id, (line, span)) in lines.iter().zip(&spans).enumerate() {
+        let text = &content[span.offset as usize..(span.offset + span.length) as usize];
+        assert_eq!(text, line.strip_suffix(b"\n").unwrap());
+        assert_eq!(serde_json::from_slice::<Episode>(text).unwrap().id, id.to_string());
+    }
+    let room = 20_000 - content.len();
+    assert!(!lines.is_empty() && room < lines[0].len() + 10, "{room} bytes were left for the next line");
+}
+
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn the_kernel_says_full_the_same_way() {
@@ -421,12 +441,9 @@ proptest! {
                 text += &format!("{}\n", line(&ids.to_string(), &task(index), (!failing).then_some(1.0)));
                 last = text.len() - acknowledged;
             }
-            // The kill comes in the middle of the last line.
-            text.truncate((acknowledged + launch.cut).min(acknowledged + last));
-            while !text.is_char_boundary(text.len()) {
-                text.pop();
-            }
-            fs::write(&path, text).unwrap();
+            // The kill comes in the middle of the last line, or of a character.
+            let written = (acknowledged + launch.cut).min(acknowledged + last);
+            fs::write(&path, &text.as_bytes()[..written]).unwrap();
         }
     }
 }

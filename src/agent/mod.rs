@@ -75,6 +75,7 @@ impl Agent {
                 return trace;
             };
             history.append(&mut trace.errors);
+            drop(trace);
             tokio::time::sleep(backoff).await;
         }
     }

@@ -22,7 +22,8 @@ const ENDPOINT: &str = "/chat/completions";
 pub struct Rollout {
     agent: Arc<Agent>,
     task: Task,
-    trace: Trace,
+    /// On the heap: it is large, and would lie in the future of every stage that it is handed to.
+    trace: Box<Trace>,
     session: Session,
     conversation: Vec<Message>,
     leaf: Option<u32>,
@@ -33,7 +34,7 @@ pub struct Rollout {
 
 impl Rollout {
     pub(super) fn begin(agent: Arc<Agent>, task: &Task, deadline: Option<Instant>) -> Self {
-        let mut trace = Trace::new(Arc::clone(task), agent.info.clone());
+        let mut trace = Box::new(Trace::new(Arc::clone(task), agent.info.clone()));
         let started = trace.timing.start;
         tracing::debug!(id = %trace.id, task = task.data.idx, "rollout start");
         trace.timing.boot = TimeSpan { start: started, end: started };
@@ -117,7 +118,7 @@ impl Rollout {
             stop = self.trace.errors.last().map_or(self.trace.stop_condition.as_deref(), |fault| Some(&fault.kind)),
             "rollout done"
         );
-        self.trace
+        *self.trace
     }
 
     async fn score(&mut self, rubric: &Rubric) {

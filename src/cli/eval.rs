@@ -100,7 +100,11 @@ pub(super) fn run(words: &[String]) -> Result<ExitCode, Failure> {
     let request =
         Request { config, resolved, taskset, tasks, files: parsed.files, resume, opening, json: given("json") };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::failed)?;
-    let code = runtime.block_on(evaluate(request));
+    // On a worker of the runtime, whose spawns need no waking of other threads.
+    let code = match runtime.block_on(runtime.spawn(evaluate(request))) {
+        Ok(code) => code,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    };
     // A blocking read that hangs must not hold the program.
     runtime.shutdown_background();
     code
@@ -231,7 +235,10 @@ async fn evaluate(request: Request) -> Result<ExitCode, Failure> {
     let signals = Signals::listen(stops.clone()).map_err(Failure::failed)?;
     let display = tokio::spawn(Progress::new().follow(received));
     let run = async {
+        let watch = telemetry::DelayWatch::start();
         let ended = launch.run(events, stops).await;
+        tell(&watch.delays());
+        drop(watch);
         signals.run_is_over();
         endpoint.close().await;
         // Someone may have stopped reading; the results are for others too.
@@ -306,6 +313,13 @@ impl Identity {
         };
         Self { name, dir }
     }
+}
+
+/// Logs how busy the event loop was.
+fn tell(delays: &telemetry::Delays) {
+    let milliseconds = |delay: Duration| (delay.as_secs_f64() * 1e4).round() / 10.0;
+    let (p50, p99) = (milliseconds(delays.quantile(0.5)), milliseconds(delays.quantile(0.99)));
+    tracing::info!(p50, p99, most = milliseconds(delays.longest()), "event loop delay in milliseconds");
 }
 
 /// Prints what the run came to.

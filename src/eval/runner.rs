@@ -1,6 +1,6 @@
 //! Runs the episodes of a plan: so many at once, each journalled as it ends, until all are done or something stops it.
 
-use std::{sync::Arc, time::Instant};
+use std::{pin::pin, sync::Arc, time::Instant};
 
 use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -69,6 +69,9 @@ impl Runner {
         let mut tally = Tally::default();
         let mut end: Option<RunEnd> = None;
         let mut asked = false;
+        // Made once: each registers with its token.
+        let mut killed = pin!(self.kill.cancelled());
+        let mut stopped = pin!(self.stop.cancelled());
         loop {
             let draining = exhausted || end.is_some();
             if draining && running.is_empty() {
@@ -76,11 +79,11 @@ impl Runner {
             }
             tokio::select! {
                 biased;
-                () = self.kill.cancelled() => {
+                () = &mut killed => {
                     running.shutdown().await;
                     return Err(end.unwrap_or(RunEnd::Interrupted));
                 }
-                () = self.stop.cancelled(), if !asked => {
+                () = &mut stopped, if !asked => {
                     asked = true;
                     let reason = self.stopping(RunEnd::Interrupted, running.len()).await;
                     // When nothing is left to start, the run may still come to its end.

@@ -134,7 +134,11 @@ impl Engine {
         stream: bool,
         session: (&HeaderName, &HeaderValue),
     ) -> Result<Completion, AttemptError> {
-        let answer = if stream { self.streamed(call, session).await? } else { self.whole(call, session).await? };
+        // Boxed, so that a call that is not streamed does not carry the other one's room with it.
+        let answer = match stream {
+            true => Box::pin(self.streamed(call, session)).await?,
+            false => self.whole(call, session).await?,
+        };
         answer.finish(call.tokens)
     }
 

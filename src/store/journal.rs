@@ -15,6 +15,10 @@ use crate::{config::Redactor, trace::Episode};
 /// Lines waiting for the writer; a full queue holds back those who append.
 const QUEUE: usize = 256;
 
+/// Lines that wait together are written together, up to this many bytes and the line that crosses them: a write, and
+/// waking those who wait, cost about as much as encoding a short line.
+const GROUP: usize = 256 << 10;
+
 /// What the journal writes to.
 pub trait JournalFile: Send {
     /// Appends the bytes, all or with an error.
@@ -122,39 +126,91 @@ struct Writer {
     failed: Option<String>,
 }
 
+/// Lines that are written at once, and who waits for them.
+#[derive(Default)]
+struct Group {
+    text: String,
+    lines: Vec<(usize, oneshot::Sender<Result<Span, StoreError>>)>,
+}
+
 impl Writer {
     fn run(mut self, mut requests: mpsc::Receiver<Request>) {
+        let mut group = Group::default();
         while let Some(request) = requests.blocking_recv() {
-            // Nobody may be waiting any more; the line is written all the same.
-            match request {
-                Request::Append(episode, reply) => {
-                    let _ = reply.send(self.append(&episode));
+            let mut next = Some(request);
+            while let Some(request) = next.take() {
+                match request {
+                    Request::Append(episode, reply) => self.add(&mut group, &episode, reply),
+                    Request::Drop(lines, reply) => {
+                        self.write(&mut group);
+                        let _ = reply.send(self.remove(&lines));
+                    }
                 }
-                Request::Drop(lines, reply) => {
-                    let _ = reply.send(self.remove(&lines));
+                if group.text.len() < GROUP {
+                    next = requests.try_recv().ok();
                 }
             }
+            self.write(&mut group);
         }
         if let Err(error) = self.file.sync() {
             tracing::warn!(path = %self.path.display(), %error, "cannot sync the journal");
         }
     }
 
-    fn append(&mut self, episode: &Episode) -> Result<Span, StoreError> {
-        self.check()?;
-        let mut line = serde_json::to_string(episode)
-            .map_err(|error| StoreError::Format { path: self.path.clone(), problem: error.to_string() })?;
-        self.redactor.redact_line(&mut line);
-        let span = Span { offset: self.length, length: line.len() as u64 };
-        line.push('\n');
-        if let Err(source) = self.file.append(line.as_bytes()) {
-            self.failed = Some(format!("{source}{}", hint(&source)));
-            // If cutting fails too, opening the journal again finds the torn line and cuts it.
-            let _ = self.file.cut(self.length);
-            return Err(StoreError::Io { action: "append to", path: self.path.clone(), source });
+    fn add(&self, group: &mut Group, episode: &Episode, reply: oneshot::Sender<Result<Span, StoreError>>) {
+        match serde_json::to_string(episode) {
+            Ok(mut line) => {
+                self.redactor.redact_line(&mut line);
+                group.text.push_str(&line);
+                group.text.push('\n');
+                group.lines.push((line.len(), reply));
+            }
+            Err(error) => {
+                let _ = reply.send(Err(StoreError::Format { path: self.path.clone(), problem: error.to_string() }));
+            }
         }
-        self.length += line.len() as u64;
-        Ok(span)
+    }
+
+    /// Writes a group and empties it. If it does not fit as a whole, its lines are written one by one, so that every
+    /// line that fits is kept.
+    fn write(&mut self, group: &mut Group) {
+        let begin = self.length;
+        let together = group.lines.len() > 1 && self.append(group.text.as_bytes()).is_ok();
+        let mut start = 0;
+        for (length, reply) in group.lines.drain(..) {
+            let end = start + length + 1;
+            let span = Span { offset: begin + start as u64, length: length as u64 };
+            let written = if together { Ok(()) } else { self.append_last(&group.text.as_bytes()[start..end]) };
+            // Nobody may be waiting any more; the line is written all the same.
+            let _ = reply.send(written.map(|()| span));
+            start = end;
+        }
+        group.text.clear();
+        group.text.shrink_to(2 * GROUP);
+    }
+
+    /// Appends a line; after a failure there is no other.
+    fn append_last(&mut self, line: &[u8]) -> Result<(), StoreError> {
+        self.check()?;
+        self.append(line).map_err(|source| {
+            self.failed = Some(format!("{source}{}", hint(&source)));
+            StoreError::Io { action: "append to", path: self.path.clone(), source }
+        })
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.failed.is_some() {
+            return Err(io::ErrorKind::Other.into());
+        }
+        if let Err(error) = self.file.append(bytes) {
+            // If cutting fails too, opening the journal again finds the torn line and cuts it.
+            if self.file.cut(self.length).is_err() {
+                self.failed = Some(format!("{error}{}", hint(&error)));
+            }
+            return Err(error);
+        }
+        self.length += bytes.len() as u64;
+        Ok(())
     }
 
     fn remove(&mut self, lines: &[Span]) -> Result<(), StoreError> {

@@ -22,6 +22,10 @@ const BATCH: usize = 1 << 20;
 /// Parsing is the dear part; two workers keep pace with the disk.
 const WORKERS: usize = 2;
 
+/// Batches that wait for a worker, and for their visitor: with none waiting, each would wait for the scheduler instead,
+/// which on a busy machine takes longer than the work.
+const AHEAD: usize = 4;
+
 /// What a pass over a journal met, beside its rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scan {
@@ -44,8 +48,8 @@ pub fn scan(path: &Path, mut visit: impl FnMut(Row)) -> Result<Scan, StoreError>
         let mut inputs = Vec::new();
         let mut outputs = Vec::new();
         for _ in 0..WORKERS {
-            let (input, batches) = mpsc::sync_channel::<Batch>(1);
-            let (rows, output) = mpsc::sync_channel(1);
+            let (input, batches) = mpsc::sync_channel::<Batch>(AHEAD);
+            let (rows, output) = mpsc::sync_channel(AHEAD);
             inputs.push(input);
             outputs.push(output);
             scope.spawn(move || {

@@ -1,11 +1,13 @@
-//! What a process tells of itself and may use: names of metrics and environment variables, logging, the limit of open
-//! files, a place for long CPU work.
+//! What a process tells of itself and may use: names of metrics and environment variables, logging, the delay of the
+//! event loop, the limit of open files, a place for long CPU work.
 
 mod aside;
+mod delay;
 mod descriptors;
 mod logging;
 pub mod names;
 
 pub use aside::aside;
+pub use delay::{DelayWatch, Delays};
 pub use descriptors::raise_descriptor_limit;
 pub use logging::{LogSink, LoggingError, start_logging, subscriber};
