@@ -11,7 +11,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("trace", &[]),
     ("config", &[]),
     ("telemetry", &["config"]),
-    ("store", &["trace", "config"]),
+    ("store", &["trace", "config", "telemetry"]),
     ("inference", &["trace", "config", "telemetry"]),
     ("rubric", &["trace", "config", "telemetry", "inference"]),
     ("taskset", &["trace", "config", "rubric"]),

@@ -33,7 +33,7 @@ use crate::{
 };
 
 /// Events waiting for the display; a full queue holds the run back for the moment it takes to draw.
-const EVENTS: usize = 1024;
+const EVENTS: usize = 4096;
 
 /// Where runs are looked for by name.
 const OUTPUTS: &str = "outputs";

@@ -38,6 +38,12 @@ const RATE_WINDOW: Duration = Duration::from_secs(10);
 /// Causes of retries are cut to this many characters.
 const CAUSE_LENGTH: usize = 80;
 
+/// Events taken at a time.
+const BATCH: usize = 1024;
+
+/// Time between two looks at the events.
+const NAP: Duration = Duration::from_millis(5);
+
 /// How progress is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProgressStyle {
@@ -91,18 +97,26 @@ impl<W: Write + Send + 'static> Progress<W> {
         let mut tally = Tally::new(Instant::now());
         let mut ticks = interval_at(Instant::now() + every, every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut batch = Vec::new();
         loop {
             // Events first, so that a line shows everything that happened before it.
             tokio::select! {
                 biased;
-                event = events.recv() => match event {
-                    Some(event) => {
+                received = events.recv_many(&mut batch, BATCH) => {
+                    if received == 0 {
+                        break;
+                    }
+                    for event in batch.drain(..) {
                         counters::count(&event);
                         tally.add(&event, Instant::now());
                         say(style, &event, &drawings);
                     }
-                    None => break,
-                },
+                    // Who finds nobody waiting need not wake anybody: a nap between two looks spares the run most of
+                    // what its display costs.
+                    if received < BATCH {
+                        tokio::time::sleep(NAP).await;
+                    }
+                }
                 _ = ticks.tick(), if style != ProgressStyle::Quiet => {
                     let _ = drawings.try_send(tally.frame(Instant::now()));
                 }

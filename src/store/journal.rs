@@ -5,12 +5,13 @@ use std::{
     io::{self, Write},
     path::{Path, PathBuf},
     thread,
+    time::{Duration, Instant},
 };
 
 use tokio::sync::{mpsc, oneshot};
 
 use super::{Span, StoreError, error::hint, scan};
-use crate::{config::Redactor, trace::Episode};
+use crate::{config::Redactor, telemetry::aside, trace::Episode};
 
 /// Lines waiting for the writer; a full queue holds back those who append.
 const QUEUE: usize = 256;
@@ -18,6 +19,15 @@ const QUEUE: usize = 256;
 /// Lines that wait together are written together, up to this many bytes and the line that crosses them: a write, and
 /// waking those who wait, cost about as much as encoding a short line.
 const GROUP: usize = 256 << 10;
+
+/// Bytes in memory from which on an episode is encoded aside from the async workers.
+const LONG: usize = 256 << 10;
+
+/// Lines that come less than this apart come fast.
+const FAST: Duration = Duration::from_micros(200);
+
+/// How long lines that come fast gather.
+const NAP: Duration = Duration::from_micros(500);
 
 /// What the journal writes to.
 pub trait JournalFile: Send {
@@ -49,15 +59,21 @@ impl JournalFile for File {
 ///
 /// After the first failed write nothing more is accepted: what the failed write left is cut off again, every later append
 /// fails with the first cause, and all lines acknowledged before stay.
-#[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
+    redactor: Redactor,
     sender: mpsc::Sender<Request>,
     writer: thread::JoinHandle<()>,
 }
 
+/// Whether encoding takes more than a moment: more than a few hundred kilobytes of messages and tokens.
+fn is_long(episode: &Episode) -> bool {
+    episode.traces.iter().map(|trace| trace.graph.heap_size()).sum::<usize>() > LONG
+}
+
 enum Request {
-    Append(Box<Episode>, oneshot::Sender<Result<Span, StoreError>>),
+    /// A whole line, its line feed included.
+    Append(String, oneshot::Sender<Result<Span, StoreError>>),
     Drop(Vec<Span>, oneshot::Sender<Result<(), StoreError>>),
 }
 
@@ -74,20 +90,21 @@ impl Journal {
     /// A journal over any file of the given length; `path` names it in messages.
     pub fn over(path: &Path, file: Box<dyn JournalFile>, length: u64, redactor: Redactor) -> Result<Self, StoreError> {
         let (sender, receiver) = mpsc::channel(QUEUE);
-        let writer = Writer { path: path.to_owned(), file, length, redactor, failed: None };
+        let writer = Writer { path: path.to_owned(), file, length, failed: None };
         let writer = thread::Builder::new()
             .name("journal".to_owned())
             .spawn(move || writer.run(receiver))
             .map_err(StoreError::io("write", path))?;
-        Ok(Self { path: path.to_owned(), sender, writer })
+        Ok(Self { path: path.to_owned(), redactor, sender, writer })
     }
 
-    /// Appends one finished episode; encoding happens on the writer's thread. When this returns `Ok`, the line is written
-    /// and survives the death of the process.
+    /// Appends one finished episode. When this returns `Ok`, the line is written and survives the death of the process.
     pub async fn append(&self, episode: Episode) -> Result<Span, StoreError> {
+        // Encoded and freed where it was made: freed on the writer's thread, the many small pieces of an episode would cost
+        // more than all the rest, as threads wait for each other's memory.
+        let line = aside(is_long(&episode), move || self.encode(&episode))?;
         let (reply, answer) = oneshot::channel();
-        let request = Request::Append(Box::new(episode), reply);
-        self.sender.send(request).await.map_err(|_| self.gone())?;
+        self.sender.send(Request::Append(line, reply)).await.map_err(|_| self.gone())?;
         answer.await.map_err(|_| self.gone())?
     }
 
@@ -104,13 +121,21 @@ impl Journal {
 
     /// Waits for all appends, syncs the file and closes it.
     pub async fn close(self) -> Result<(), StoreError> {
-        let Self { path, sender, writer } = self;
+        let Self { path, sender, writer, .. } = self;
         drop(sender);
         let joined = tokio::task::spawn_blocking(move || writer.join().is_ok()).await;
         if joined.unwrap_or(false) {
             return Ok(());
         }
         Err(StoreError::JournalFailed { path, problem: "its writer panicked".to_owned() })
+    }
+
+    fn encode(&self, episode: &Episode) -> Result<String, StoreError> {
+        let mut line = serde_json::to_string(episode)
+            .map_err(|error| StoreError::Format { path: self.path.clone(), problem: error.to_string() })?;
+        self.redactor.redact_line(&mut line);
+        line.push('\n');
+        Ok(line)
     }
 
     fn gone(&self) -> StoreError {
@@ -122,7 +147,6 @@ struct Writer {
     path: PathBuf,
     file: Box<dyn JournalFile>,
     length: u64,
-    redactor: Redactor,
     failed: Option<String>,
 }
 
@@ -133,14 +157,28 @@ struct Group {
     lines: Vec<(usize, oneshot::Sender<Result<Span, StoreError>>)>,
 }
 
+impl Group {
+    fn add(&mut self, line: &str, reply: oneshot::Sender<Result<Span, StoreError>>) {
+        self.text.push_str(line);
+        self.lines.push((line.len(), reply));
+    }
+}
+
 impl Writer {
     fn run(mut self, mut requests: mpsc::Receiver<Request>) {
         let mut group = Group::default();
-        while let Some(request) = requests.blocking_recv() {
+        let mut looked = Instant::now();
+        loop {
+            // Lines that come fast are left to gather: who finds nobody waiting need not wake anybody.
+            if looked.elapsed() < FAST {
+                thread::sleep(NAP);
+            }
+            let Some(request) = requests.blocking_recv() else { break };
+            looked = Instant::now();
             let mut next = Some(request);
             while let Some(request) = next.take() {
                 match request {
-                    Request::Append(episode, reply) => self.add(&mut group, &episode, reply),
+                    Request::Append(line, reply) => group.add(&line, reply),
                     Request::Drop(lines, reply) => {
                         self.write(&mut group);
                         let _ = reply.send(self.remove(&lines));
@@ -157,20 +195,6 @@ impl Writer {
         }
     }
 
-    fn add(&self, group: &mut Group, episode: &Episode, reply: oneshot::Sender<Result<Span, StoreError>>) {
-        match serde_json::to_string(episode) {
-            Ok(mut line) => {
-                self.redactor.redact_line(&mut line);
-                group.text.push_str(&line);
-                group.text.push('\n');
-                group.lines.push((line.len(), reply));
-            }
-            Err(error) => {
-                let _ = reply.send(Err(StoreError::Format { path: self.path.clone(), problem: error.to_string() }));
-            }
-        }
-    }
-
     /// Writes a group and empties it. If it does not fit as a whole, its lines are written one by one, so that every
     /// line that fits is kept.
     fn write(&mut self, group: &mut Group) {
@@ -178,8 +202,8 @@ impl Writer {
         let together = group.lines.len() > 1 && self.append(group.text.as_bytes()).is_ok();
         let mut start = 0;
         for (length, reply) in group.lines.drain(..) {
-            let end = start + length + 1;
-            let span = Span { offset: begin + start as u64, length: length as u64 };
+            let end = start + length;
+            let span = Span { offset: begin + start as u64, length: length as u64 - 1 };
             let written = if together { Ok(()) } else { self.append_last(&group.text.as_bytes()[start..end]) };
             // Nobody may be waiting any more; the line is written all the same.
             let _ = reply.send(written.map(|()| span));
