@@ -1,5 +1,5 @@
-//! The shipped tasksets, one folder each: the code, its card (`README.md`) and its data. A new one is a folder, a `mod`
-//! line and a line in [`shipped`].
+//! The shipped tasksets, one folder each: the code, its card (`README.md`) and its data. `README.md` beside this file says how
+//! to add one.
 
 #[path = "alphabet-sort/mod.rs"]
 mod alphabet_sort;

@@ -57,7 +57,12 @@ async fn play(taskset: &dyn Taskset, task: &Task, player: &dyn Fn(&[Message]) ->
 }
 
 fn oracle(taskset: &dyn Taskset) -> impl Fn(&[Message]) -> String {
-    |conversation| taskset.solve(conversation).expect("a conversation of this taskset")
+    |conversation| {
+        taskset.solve(conversation).unwrap_or_else(|| {
+            let opening = conversation.first().map(Message::text).unwrap_or_default();
+            panic!("`solve` must answer every conversation of its own taskset; it has no answer to one that opens with: {opening}")
+        })
+    }
 }
 
 #[tokio::test]
@@ -276,10 +281,11 @@ async fn the_answer_does_not_stand_in_the_prompt() {
 fn every_card_tells_of_every_key_and_reward() {
     for shipped in shipped() {
         let card = shipped.readme;
-        assert!(card.starts_with(&format!("# {}\n", shipped.id)));
-        assert!(card.contains(&format!("rollhouse eval {}", shipped.id)), "{}", shipped.id);
+        assert!(card.starts_with(&format!("# {}\n", shipped.id)), "the card of {0} must begin with `# {0}`", shipped.id);
+        let command = format!("rollhouse eval {}", shipped.id);
+        assert!(card.contains(&command), "the card of {} must show `{command}`", shipped.id);
         for name in default_of(shipped).rubric().names() {
-            assert!(card.contains(&format!("| `{name}` |")), "{}: {name}", shipped.id);
+            assert!(card.contains(&format!("| `{name}` |")), "the card of {} must have a row `{name}`", shipped.id);
         }
         let mut reader = Reader::new(Document::new([]));
         (shipped.open)(&mut reader.root()).unwrap();
