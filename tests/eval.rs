@@ -358,3 +358,45 @@ fn per_task(episodes: &[Value]) -> BTreeMap<u64, usize> {
     }
     counts
 }
+
+#[test]
+fn a_saved_configuration_runs_again_under_another_name() {
+    let folder = Folder::new();
+    folder.run(&["eval", "reverse-text", "-n", "2", "--verbose", "True"]).expect(0);
+    let saved = folder.only_run().join("configs/resolved/eval.json");
+    let saved = saved.to_str().unwrap();
+    folder.run(&["eval", "@", saved]).expect(1).says("already holds finished rollouts");
+    folder.run(&["eval", "@", saved, "--run.name", "again"]).expect(0);
+    assert_eq!(episodes(&folder.path().join("outputs/again")).len(), 2);
+    // By its name a run is found as `why` finds it.
+    folder.run(&["eval", "--resume", "again"]).expect(0);
+}
+
+#[test]
+fn a_run_without_tasks_leaves_nothing_behind() {
+    let folder = Folder::new();
+    folder.run(&["eval", "gsm8k", "-a", "{\"path\": \"nowhere.jsonl\"}"]).expect(1).says("nowhere.jsonl");
+    folder.run(&["eval", "gsm8k", "--select.include.ids", "no-such-id"]).expect(2).says("no task is selected");
+    assert!(!folder.path().join("outputs").exists());
+}
+
+#[test]
+fn a_sampling_field_that_is_most_likely_a_slip_is_told() {
+    let folder = Folder::new();
+    let done =
+        folder.run(&["eval", "reverse-text", "-n", "1", "--sampling.temprature", "0.5", "--sampling.top-k", "5"]);
+    let done = done.expect(0).says("Did you mean `temperature`");
+    assert!(!done.stderr.contains("top_k"), "{done:#?}");
+}
+
+#[test]
+fn tokens_are_those_that_the_endpoint_counts() {
+    let simulator = Simulator::start(&[]);
+    let folder = Folder::new();
+    let arguments = ["eval", "alphabet-sort", "-m", "sim", "-b", &simulator.base_url, "-n", "4", "-r", "2", "--json"];
+    let usage = folder.run(&arguments).expect(0).json()["usage"].clone();
+    let metrics = program::metrics(&simulator.base_url);
+    assert_eq!(usage["input_tokens"].as_f64(), metrics.get("vllm:prompt_tokens_total").copied(), "{usage}");
+    assert_eq!(usage["output_tokens"].as_f64(), metrics.get("vllm:generation_tokens_total").copied(), "{usage}");
+    assert!(usage["new_input_tokens"].as_u64() < usage["input_tokens"].as_u64(), "{usage}");
+}

@@ -281,7 +281,11 @@ async fn the_answer_does_not_stand_in_the_prompt() {
 fn every_card_tells_of_every_key_and_reward() {
     for shipped in shipped() {
         let card = shipped.readme;
-        assert!(card.starts_with(&format!("# {}\n", shipped.id)), "the card of {0} must begin with `# {0}`", shipped.id);
+        assert!(
+            card.starts_with(&format!("# {}\n", shipped.id)),
+            "the card of {0} must begin with `# {0}`",
+            shipped.id
+        );
         let command = format!("rollhouse eval {}", shipped.id);
         assert!(card.contains(&command), "the card of {} must show `{command}`", shipped.id);
         for name in default_of(shipped).rubric().names() {

@@ -7,8 +7,10 @@
 )]
 
 use std::{
+    collections::BTreeMap,
     fs,
-    io::{BufRead as _, BufReader},
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::TcpStream,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
 };
@@ -142,4 +144,20 @@ impl Drop for Simulator {
 pub fn episodes(run: &Path) -> Vec<Value> {
     let text = fs::read_to_string(run.join("traces.jsonl")).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// The sums of a simulator's metrics over their labels.
+pub fn metrics(base_url: &str) -> BTreeMap<String, f64> {
+    let address = base_url.trim_start_matches("http://").trim_end_matches("/v1");
+    let mut connection = TcpStream::connect(address).unwrap();
+    connection.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    connection.read_to_string(&mut text).unwrap();
+    let mut sums = BTreeMap::new();
+    for line in text.lines().filter(|line| line.starts_with("vllm:")) {
+        let (name, value) = line.rsplit_once(' ').unwrap();
+        let name = name.split('{').next().unwrap().to_owned();
+        *sums.entry(name).or_insert(0.0) += value.parse::<f64>().unwrap();
+    }
+    sums
 }
