@@ -400,3 +400,18 @@ fn tokens_are_those_that_the_endpoint_counts() {
     assert_eq!(usage["output_tokens"].as_f64(), metrics.get("vllm:generation_tokens_total").copied(), "{usage}");
     assert!(usage["new_input_tokens"].as_u64() < usage["input_tokens"].as_u64(), "{usage}");
 }
+
+#[test]
+fn a_trace_names_the_seat_that_made_it() {
+    let simulator = Simulator::start(&["--model", "of-the-seat"]);
+    let folder = Folder::new();
+    let seat = ["--env.agent.model", "of-the-seat", "--env.agent.sampling.temperature", "0.3"];
+    let run =
+        ["eval", "reverse-text", "-n", "1", "-m", "of-the-run", "-b", &simulator.base_url, "--sampling.top-k", "4"];
+    folder.run(&[&run[..], &seat[..]].concat()).expect(0);
+    let trace = &episodes(&folder.only_run())[0]["traces"][0];
+    let config = &trace["agent"]["config"];
+    assert_eq!((&config["model"], &trace["calls"][0]["model"]), (&"of-the-seat".into(), &"of-the-seat".into()));
+    assert_eq!((&config["sampling"]["temperature"], &config["sampling"]["top_k"]), (&0.3.into(), &4.into()));
+    assert_eq!(trace["calls"][0]["sampling"], serde_json::json!({"top_k": 4, "temperature": 0.3}));
+}

@@ -1,4 +1,5 @@
 //! What holds for every sequence of turns and every episode.
+#![allow(clippy::disallowed_methods, reason = "tests write the journals that they read")]
 
 #[path = "trace_replay/generate.rs"]
 mod generate;
@@ -8,9 +9,12 @@ use std::sync::Arc;
 
 use generate::{Step, turns};
 use proptest::{collection::vec, prelude::*};
-use rollhouse::trace::{
-    AssistantMessage, CreditStream, EnvInfo, Episode, Graph, GraphError, Message, RewardScore, TaskData, TokenFlags,
-    Tool, Trace, TraceTask, TurnTokens, readable_json,
+use rollhouse::{
+    store::scan,
+    trace::{
+        AssistantMessage, CreditStream, EnvInfo, Episode, Graph, GraphError, Message, RewardScore, TaskData,
+        TokenFlags, Tool, Trace, TraceTask, TurnTokens, Usage, readable_json,
+    },
 };
 use serde_json::{Value, json};
 use trace_replay::{node_values, replay, typed};
@@ -110,6 +114,18 @@ proptest! {
             input += call_here.usage.as_ref().unwrap().input_tokens().saturating_sub(before);
         }
         prop_assert_eq!(counts.input, input);
+
+        // The light reader of journals counts the same, without building the trace.
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("traces.jsonl");
+        let usages: Vec<Usage> = trace.calls.iter().filter_map(|call| call.usage.clone()).collect();
+        std::fs::write(&path, line(&episode(trace))).unwrap();
+        let mut rows = Vec::new();
+        scan(&path, |row| rows.push(row)).unwrap();
+        prop_assert_eq!(rows.len(), 1);
+        prop_assert_eq!(rows[0].usage.new_input_tokens, counts.input);
+        prop_assert_eq!(rows[0].usage.output_tokens, completions);
+        prop_assert_eq!(rows[0].usage.input_tokens, usages.iter().map(Usage::input_tokens).sum::<u64>());
     }
 
     #[test]

@@ -65,7 +65,7 @@ impl Runner {
     pub async fn run(&self, plan: &mut Plan) -> Result<(), RunEnd> {
         let mut next: Option<(Task, u32)> = None;
         let mut exhausted = false;
-        let mut running: JoinSet<Result<Ended, StoreError>> = JoinSet::new();
+        let mut running: JoinSet<Result<EpisodeEnd, StoreError>> = JoinSet::new();
         let mut tally = Tally::default();
         let mut end: Option<RunEnd> = None;
         let mut asked = false;
@@ -123,7 +123,7 @@ impl Runner {
         reason
     }
 
-    fn episode(&self, task: Task) -> impl Future<Output = Result<Ended, StoreError>> + Send + 'static {
+    fn episode(&self, task: Task) -> impl Future<Output = Result<EpisodeEnd, StoreError>> + Send + 'static {
         let episodes = Arc::clone(&self.episodes);
         let journal = Arc::clone(&self.journal);
         let events = self.events.clone();
@@ -132,7 +132,7 @@ impl Runner {
             // A closed channel means that nobody watches.
             let _ = events.send(Event::EpisodeStarted).await;
             let episode = episodes.run(&task).await;
-            let ended = Ended { outcome: episode.outcome(), fault: episode.fault().cloned() };
+            let ended = EpisodeEnd { outcome: episode.outcome(), fault: episode.fault().cloned() };
             let finished = Event::EpisodeFinished {
                 outcome: ended.outcome,
                 fault: match ended.outcome {
@@ -159,12 +159,12 @@ struct Tally {
 }
 
 /// How an episode ended.
-struct Ended {
+struct EpisodeEnd {
     outcome: Outcome,
     fault: Option<Fault>,
 }
 
-impl Ended {
+impl EpisodeEnd {
     /// Counts a failure, and says whether the run must end for it.
     fn verdict(self, tally: &mut Tally, max_failed: u64) -> Option<RunEnd> {
         let Outcome::Failed(class) = self.outcome else {
@@ -201,7 +201,7 @@ mod tests {
     #[track_caller]
     fn check(status: u16, scored: u64, ends: bool) {
         let fault = Fault::new(FaultClass::Provider, "no").with_status(Some(status));
-        let ended = Ended { outcome: Outcome::Failed(FaultClass::Provider), fault: Some(fault) };
+        let ended = EpisodeEnd { outcome: Outcome::Failed(FaultClass::Provider), fault: Some(fault) };
         let verdict = ended.verdict(&mut Tally { scored, failed: 0 }, 100);
         assert_eq!(matches!(verdict, Some(RunEnd::Hopeless(_))), ends, "{status} after {scored} scored");
     }
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn one_failure_more_than_allowed_ends_the_run() {
         let mut tally = Tally::default();
-        let failed = || Ended { outcome: Outcome::Failed(FaultClass::Scoring), fault: None };
+        let failed = || EpisodeEnd { outcome: Outcome::Failed(FaultClass::Scoring), fault: None };
         assert!(failed().verdict(&mut tally, 1).is_none());
         assert!(matches!(failed().verdict(&mut tally, 1), Some(RunEnd::TooManyFailures { failed: 2, .. })));
     }

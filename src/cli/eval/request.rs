@@ -1,0 +1,156 @@
+//! From the words of the command line to an evaluation: configuration, taskset and selection, all checked before anything
+//! starts.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use crate::{
+    cli::{exit::Failure, output},
+    config::{EVAL_ALIASES, EvalConfig, Faults, Layer, Resolved, Section, flag_help, parse_args},
+    report,
+    store::{Opening, resolved_config_of, traces_of},
+    taskset::{Instructed, TaskStream, Taskset, TasksetError, select},
+    tasksets,
+};
+
+/// Where runs are looked for by name.
+const OUTPUTS: &str = "outputs";
+
+/// What the words ask for.
+pub(super) enum Asked {
+    /// Something to print: the help, or the resolved configuration.
+    Text(String),
+    /// An evaluation.
+    Run(Box<Request>),
+}
+
+/// An evaluation that is asked for, with everything read and checked.
+pub(super) struct Request {
+    pub(super) config: EvalConfig,
+    pub(super) resolved: Resolved,
+    pub(super) taskset: Arc<dyn Taskset>,
+    pub(super) tasks: TaskStream,
+    pub(super) files: Vec<PathBuf>,
+    pub(super) resume: Option<PathBuf>,
+    pub(super) opening: Opening,
+    pub(super) json: bool,
+}
+
+/// Reads the words after `eval`.
+pub(super) fn read(words: &[String]) -> Result<Asked, Failure> {
+    let asked = parse_args(words, &EvalConfig::grammar("", |_, _| {})).map_err(usage)?;
+    let switches = asked.switches;
+    let given = |switch: &str| switches.contains_key(switch);
+    let mut opened = None;
+    let mut open = |id: &str, block: &mut Section<'_>| opened = open_taskset(id, block);
+    if given("help") {
+        return Ok(Asked::Text(help(asked.positional.first().map_or("", String::as_str))));
+    }
+    let resume = switches.get("resume").cloned().flatten().map(run_named);
+    if given("resume") && given("clean") {
+        let problem = "`--resume` goes on with a run and `--clean` deletes it; leave one of them out";
+        return Err(Failure::usage(anyhow::anyhow!(problem)));
+    }
+    if given("resume") && words.len() == 1 {
+        return Err(Failure::usage(anyhow::anyhow!("name the run to go on with: `--resume RUN_DIR`")));
+    }
+    let base = resume.as_deref().map(saved_config).transpose()?;
+    let (config, resolved, parsed) = EvalConfig::from_args(words, base, &mut open).map_err(usage)?;
+    let taskset = match opened {
+        Some(Ok(taskset)) => taskset,
+        Some(Err(error)) => return Err(Failure::usage(error)),
+        None => return Err(Failure::usage(anyhow::anyhow!("no taskset given"))),
+    };
+    let taskset = match &config.system_prompt {
+        Some(file) => instructed(taskset, file)?,
+        None => taskset,
+    };
+    for warning in &resolved.warnings {
+        output::note(&format!("warning: {warning}"));
+    }
+    // What cannot run fails a dry run too.
+    let tasks = select(taskset.as_ref(), &config.select).map_err(Failure::usage)?;
+    if given("dry-run") {
+        return Ok(Asked::Text(resolved.explain()));
+    }
+    let opening = match (&resume, given("resume"), given("clean")) {
+        (Some(_), ..) | (None, true, _) => Opening::Resume,
+        (None, false, true) => Opening::Clean,
+        (None, false, false) => Opening::Fresh,
+    };
+    let files = parsed.files;
+    Ok(Asked::Run(Box::new(Request { config, resolved, taskset, tasks, files, resume, opening, json: given("json") })))
+}
+
+/// The taskset under the system prompt of a file.
+fn instructed(taskset: Arc<dyn Taskset>, file: &Path) -> Result<Arc<dyn Taskset>, Failure> {
+    let text = std::fs::read_to_string(file).map_err(|error| {
+        Failure::usage(anyhow::anyhow!("env.taskset.system_prompt: cannot read `{}`: {error}", file.display()))
+    })?;
+    Ok(Arc::new(Instructed::new(taskset, &text)))
+}
+
+/// The directory of a run, which may be given by its name below the usual output folder, as for `rollhouse why`.
+fn run_named(name: String) -> PathBuf {
+    let directory = PathBuf::from(&name);
+    if directory.exists() { directory } else { report::find_run(&name, Path::new(OUTPUTS)).unwrap_or(directory) }
+}
+
+/// The resolved config of the run in a directory.
+fn saved_config(directory: &Path) -> Result<Layer, Failure> {
+    let saved = resolved_config_of(directory);
+    if saved.is_file() {
+        return Layer::read(&saved).map_err(usage);
+    }
+    let problem = match (directory.is_dir(), traces_of(directory).exists()) {
+        (false, _) => "there is no such folder",
+        (true, false) => "it holds no run",
+        (true, true) => {
+            "it has no configs/resolved/eval.json; a run that was ended before it began is started anew, with its own command"
+        }
+    };
+    let problem = format!("cannot resume `{}`: {problem}", directory.display());
+    Err(Failure::usage(anyhow::anyhow!(problem)))
+}
+
+/// Faults of the configuration as a failure of usage.
+pub(super) fn usage(faults: Faults) -> Failure {
+    Failure::usage(anyhow::anyhow!(faults))
+}
+
+/// Opens a taskset from its block; an unknown name is a fault at `id`.
+pub(super) fn open_taskset(id: &str, block: &mut Section<'_>) -> Option<Result<Arc<dyn Taskset>, TasksetError>> {
+    if id.is_empty() {
+        return None;
+    }
+    match tasksets::find(id) {
+        Ok(shipped) => Some((shipped.open)(block)),
+        Err(error) => {
+            block.fault("id", error.to_string());
+            block.accept_rest();
+            None
+        }
+    }
+}
+
+/// The help of the command, with the keys of a taskset if one is named.
+fn help(id: &str) -> String {
+    let keys = EvalConfig::keys(id, |id, block| drop(open_taskset(id, block)));
+    let mut text = String::from(
+        "Run a taskset against a model and score it.\n\n\
+         Usage: rollhouse eval TASKSET [FLAGS] [@ FILE]...\n       rollhouse eval --resume RUN_DIR\n\n\
+         Without a base URL the model is simulated. `rollhouse tasksets` names the tasksets;\n\
+         with a TASKSET this help lists its keys too.\n\nShort flags:\n",
+    );
+    for alias in EVAL_ALIASES {
+        let names: Vec<String> = (alias.short.iter().map(|letter| format!("-{letter}")))
+            .chain(alias.long.iter().map(|name| format!("--{name}")))
+            .collect();
+        text.push_str(&format!("  {:<40} {}\n", names.join(", "), alias.doc));
+    }
+    text.push_str("\nEvery key of a configuration file is a flag:\n");
+    text.push_str(&flag_help(&keys));
+    text
+}
