@@ -3,7 +3,7 @@
 
 mod program;
 
-use std::fs;
+use std::{fs, path::Path};
 
 use program::{Done, Folder, Simulator, episodes};
 use serde_json::Value;
@@ -81,4 +81,22 @@ fn a_placeholder_key_loses_no_rollout() {
         assert_eq!(episodes(&folder.path().join("outputs/one")), before, "{key}");
         assert_eq!(before[0]["traces"][0]["nodes"].as_array().unwrap().len(), 3, "{key}");
     }
+}
+
+/// A run folder as version 0.1.0 wrote it, one of its three rollouts missing: every later version goes on with it.
+#[test]
+fn a_run_of_every_released_version_is_resumed() {
+    let folder = Folder::new();
+    let (from, run) = (Path::new("tests/vectors/rollhouse/run-1"), folder.path().join("outputs/run-1"));
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join(from);
+    fs::create_dir_all(run.join("configs/resolved")).unwrap();
+    for file in ["traces.jsonl", "run.json", "configs/resolved/eval.json"] {
+        fs::copy(from.join(file), run.join(file)).unwrap();
+    }
+    let results = folder.run(&["eval", "--resume", "run-1", "--json"]).expect(0).json();
+    assert_eq!((&results["scored"], &results["rollouts"]), (&3.into(), &3.into()), "{results:#}");
+    let before = fs::read_to_string(from.join("traces.jsonl")).unwrap();
+    let after = fs::read_to_string(run.join("traces.jsonl")).unwrap();
+    assert!(after.starts_with(&before), "finished rollouts stay byte for byte");
+    folder.run(&["why", "run-1", "0"]).expect(0).says("scored");
 }
