@@ -144,7 +144,8 @@ fn results_have_the_promised_keys() {
         "scored": 2, "failed": 1, "not_run": 1, "reward": {"mean": 0.0, "stderr": null},
         "pass_at_k": {"1": 0.0, "2": 0.0}, "pass_hat_k": {"1": 0.0, "2": 0.0}, "rewards": {"exact": {"mean": 0.0}},
         "metrics": {"length": {"mean": 0.5}}, "turns": {"mean": 1.0}, "truncated": 0, "errors": {"harness": 1},
-        "usage": {"input_tokens": 36, "output_tokens": 12, "cached_input_tokens": 6}, "retries": 3, "wall_s": 2.0,
+        "usage": {"input_tokens": 36, "output_tokens": 12, "cached_input_tokens": 6, "new_input_tokens": 36},
+        "retries": 3, "wall_s": 2.0,
         "verdict": "too_hard",
     });
     for (key, expected) in expected.as_object().unwrap() {
