@@ -19,7 +19,7 @@ pub(super) struct WhyArgs {
     pub rollout: String,
 
     /// The folder that holds the runs.
-    #[arg(long, default_value = "outputs")]
+    #[arg(short, long, default_value = "outputs")]
     pub output_dir: PathBuf,
 }
 

@@ -75,7 +75,7 @@ impl Launch {
         let started = Instant::now();
         let traces = run_dir.traces();
         let index = blocking(move || Index::open(&traces)).await?;
-        let resumed = index.finished();
+        let (resumed, resumed_reward) = (index.finished(), index.reward());
         state.attempts.push(Attempt { number: self.attempt, started: now(), seconds: 0.0, resumed });
         run_dir.save_state(&state)?;
         let journal = Arc::new(Journal::open(&run_dir.traces(), self.redactor)?);
@@ -84,7 +84,13 @@ impl Launch {
         let total = tasks.map(|tasks| tasks.saturating_mul(u64::from(state.num_rollouts)));
         tracing::info!(run = %self.title, planned = total, resumed, "run start");
         let _ = events
-            .send(Event::RunStarted { title: self.title, planned: total, resumed, simulated: state.simulated })
+            .send(Event::RunStarted {
+                title: self.title,
+                planned: total,
+                resumed,
+                resumed_reward,
+                simulated: state.simulated,
+            })
             .await;
         let runner = Runner {
             episodes: Arc::new(Episodes {

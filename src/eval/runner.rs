@@ -13,6 +13,10 @@ use crate::{
     trace::{Episode, Fault, FaultClass, Outcome},
 };
 
+/// Requests that are refused for what they say, one after the other and with nothing scored, before a run gives up: a setting
+/// that no request can be served with, most likely.
+const REFUSED_AT_FIRST: u64 = 20;
+
 /// What a run needs.
 pub struct Runner {
     /// Runs one episode.
@@ -174,9 +178,11 @@ impl EpisodeEnd {
         tally.failed += 1;
         // A missing key or credit hits every call. 403 and 404 may mean one prompt that the provider will not serve, but
         // not while nothing at all has worked.
+        let retryable = self.fault.as_ref().is_some_and(|fault| fault.retryable);
         let shared = match self.fault.as_ref().and_then(|fault| fault.status_code) {
             Some(401 | 402) => true,
             Some(403 | 404) => tally.scored == 0,
+            Some(400..=499) => tally.scored == 0 && tally.failed >= REFUSED_AT_FIRST && !retryable,
             _ => false,
         };
         match self.fault {
@@ -215,6 +221,15 @@ mod tests {
         check(404, 0, true);
         check(404, 5, false);
         check(500, 0, false);
+        check(400, 0, false);
+        let refused = || EpisodeEnd {
+            outcome: Outcome::Failed(FaultClass::Provider),
+            fault: Some(Fault::new(FaultClass::Provider, "max_tokens is too large").with_status(Some(400))),
+        };
+        let mut tally = Tally { scored: 0, failed: REFUSED_AT_FIRST - 1 };
+        assert!(matches!(refused().verdict(&mut tally, 100), Some(RunEnd::Hopeless(_))));
+        let mut tally = Tally { scored: 1, failed: REFUSED_AT_FIRST - 1 };
+        assert!(refused().verdict(&mut tally, 100).is_none());
     }
 
     #[test]

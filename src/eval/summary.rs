@@ -254,7 +254,8 @@ impl Summary {
 
     /// The mean of an estimate over the tasks with at least k scored rollouts, for k = 1, 2, 4, … up to the planned number.
     fn over_tasks(&self, estimate: fn(u32, u32, u32) -> Result<f64, EstimateError>) -> BTreeMap<u32, f64> {
-        let ks = std::iter::successors(Some(1_u32), |k| k.checked_mul(2)).take_while(|k| *k <= self.num_rollouts);
+        let powers = std::iter::successors(Some(1_u32), |k| k.checked_mul(2)).take_while(|k| *k < self.num_rollouts);
+        let ks = powers.chain([self.num_rollouts]);
         let mean = |k| {
             let mut average = Average::default();
             for tally in self.tasks.values() {

@@ -175,7 +175,7 @@ impl<W: Write> View<W> {
         let bar = (style == ProgressStyle::Live).then(|| {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
             // The template is a constant; without it the default bar is shown.
-            bar.set_style(BarStyle::with_template("{wide_bar} {msg}").unwrap_or_else(|_| BarStyle::default_bar()));
+            bar.set_style(BarStyle::with_template("{bar:16} {wide_msg}").unwrap_or_else(|_| BarStyle::default_bar()));
             bar
         });
         Self { out, bar }
@@ -245,11 +245,12 @@ impl Tally {
 
     fn add(&mut self, event: &Event, now: Instant) {
         match event {
-            Event::RunStarted { planned, resumed, .. } => {
+            Event::RunStarted { planned, resumed, resumed_reward, .. } => {
                 self.started = now;
                 self.samples = VecDeque::from([(now, 0)]);
                 self.planned = *planned;
                 self.resumed = *resumed;
+                self.reward = *resumed_reward;
             }
             Event::EpisodeStarted => self.in_flight += 1,
             Event::TurnCompleted { output_tokens, .. } => self.output_tokens += output_tokens,
@@ -297,8 +298,9 @@ impl Tally {
             Some(planned) => format!("{}/{planned} done", self.done()),
             None => format!("{} done", self.done()),
         }];
-        if self.scored > 0 {
-            parts.push(format!("reward {:.3}", self.reward / self.scored as f64));
+        let scored = self.resumed + self.scored;
+        if scored > 0 {
+            parts.push(format!("reward {:.3}", self.reward / scored as f64));
         }
         if !self.failures.is_empty() {
             let classes: Vec<String> = self.failures.iter().map(|(class, count)| format!("{count} {class}")).collect();
@@ -312,7 +314,7 @@ impl Tally {
             parts.push(format!("{} tokens/s", rate(rate_now)));
         }
         parts.push(seconds(elapsed.as_secs_f64()));
-        if let Some(left) = self.time_left(elapsed) {
+        if let Some(left) = self.time_left(elapsed).filter(|_| self.in_flight > 0) {
             parts.push(format!("{} left", seconds(left)));
         }
         self.waiting.retain(|until| *until > now);
@@ -394,7 +396,13 @@ mod tests {
     }
 
     fn started(planned: Option<u64>, resumed: u64) -> Event {
-        Event::RunStarted { title: "numbers · small".to_owned(), planned, resumed, simulated: true }
+        Event::RunStarted {
+            title: "numbers · small".to_owned(),
+            planned,
+            resumed,
+            resumed_reward: 0.5 * resumed as f64,
+            simulated: true,
+        }
     }
 
     fn finished(outcome: Outcome, fault: Option<(FaultClass, String)>) -> Event {
@@ -435,7 +443,7 @@ mod tests {
                 "numbers · small",
                 "resumed: 2 rollouts are finished already",
                 "the model is simulated: no real model answers",
-                "4/10 done · reward 0.250 · failed 1 provider; last: the endpoint answered 401 · 1 in flight · 100 tokens/s \
+                "4/10 done · reward 0.417 · failed 1 provider; last: the endpoint answered 401 · 1 in flight · 100 tokens/s \
                  · 5.0s · 15s left · 1 retrying (last: http://localhost:8000/v1: 503 service unavailable; next try in 3.0s)",
             ]
         );

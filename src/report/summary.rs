@@ -11,6 +11,9 @@ use crate::store::{Results, Verdict};
 /// Width of the first column.
 const LABEL: usize = 12;
 
+/// Fewer scored rollouts than this are no ground for a verdict.
+const FEW: u64 = 20;
+
 /// Failure examples are cut to this many characters.
 const EXAMPLE_LENGTH: usize = 160;
 
@@ -65,9 +68,20 @@ pub fn write_summary(out: &mut impl Write, results: &Results) -> io::Result<()> 
     }
     row("time", &time(results))?;
     if let Some(verdict) = results.verdict {
-        row("verdict", explained(verdict))?;
+        row("verdict", &format!("{}{}", explained(verdict), doubts(results)))?;
     }
     row("run", &results.run_dir)
+}
+
+/// What the verdict rests on, where that is little.
+fn doubts(results: &Results) -> String {
+    let few = results.scored < FEW || results.scored * 2 < results.rollouts;
+    let cut = results.truncated * 2 > results.scored;
+    match (few, cut) {
+        (false, false) => String::new(),
+        (true, false) => format!(" (on {} scored rollouts only)", results.scored),
+        (_, true) => " (most rollouts were truncated: look at limits and window first)".to_owned(),
+    }
 }
 
 fn reward(results: &Results) -> String {

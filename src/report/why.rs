@@ -93,8 +93,10 @@ pub fn find_run(run: &str, output_dir: &Path) -> Result<PathBuf, WhyError> {
     let groups = folders(output_dir);
     let mut found: Vec<PathBuf> = groups.iter().flat_map(|group| folders(group)).chain(groups.clone()).collect();
     found.retain(|path| {
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        !run.is_empty() && is_run(path) && (name.ends_with(run) || name.starts_with(run))
+        let part = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let (name, group) = (part(path), path.parent().map(part).unwrap_or_default());
+        let named = name.ends_with(run) || name.starts_with(run) || format!("{group}--{name}") == run;
+        !run.is_empty() && is_run(path) && named
     });
     found.sort();
     match found.as_slice() {

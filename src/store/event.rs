@@ -15,6 +15,8 @@ pub enum Event {
         planned: Option<u64>,
         /// Of these, already in the journal.
         resumed: u64,
+        /// The sum of their rewards.
+        resumed_reward: f64,
         /// The model is simulated.
         simulated: bool,
     },

@@ -168,6 +168,7 @@ fn last_line(file: &mut File, length: u64) -> io::Result<u64> {
 pub struct Index {
     by_task: HashMap<Fingerprint, VecDeque<Span>>,
     finished: u64,
+    reward: f64,
 }
 
 impl Index {
@@ -179,8 +180,10 @@ impl Index {
         let mut kept: Vec<(Fingerprint, Span)> = Vec::new();
         let mut seen = HashSet::new();
         let mut discard = Vec::new();
+        let mut reward = 0.0;
         let found = scan(path, |row| {
             if row.finished && seen.insert(Fingerprint::of(&row.id)) {
+                reward += row.reward;
                 kept.push((row.task, row.span));
             } else {
                 discard.push(row.span);
@@ -192,7 +195,7 @@ impl Index {
             tracing::info!(lines = discard.len(), "taking out lines that are not finished");
             compact(path, &discard)?;
         }
-        let mut index = Self::default();
+        let mut index = Self { reward, ..Self::default() };
         let mut gone = discard.iter().peekable();
         let mut shift = 0;
         for (task, mut span) in kept {
@@ -209,6 +212,11 @@ impl Index {
     /// Finished episodes in the journal when it was opened.
     pub fn finished(&self) -> u64 {
         self.finished
+    }
+
+    /// The sum of their rewards.
+    pub fn reward(&self) -> f64 {
+        self.reward
     }
 
     /// Gives a finished episode of the task away, the first in the file; `None` when there is none left.

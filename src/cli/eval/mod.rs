@@ -183,12 +183,13 @@ fn conclude(ended: &Ended, directory: &Path, json: bool) -> Result<ExitCode, Fai
         output::print(text)?;
     }
     let resume = format!("go on with: rollhouse eval --resume {}", directory.display());
+    let mended = format!("when the cause is mended, {resume}; a setting that has to change takes a new run");
     match &ended.early {
         None => Ok(exit::DONE.into()),
         Some(RunEnd::Interrupted) => {
             output::note(&format!("stopped on request; {resume}"));
             Ok(exit::INTERRUPTED.into())
         }
-        Some(reason) => Err(Failure::failed(anyhow::anyhow!("{reason}\n{resume}"))),
+        Some(reason) => Err(Failure::failed(anyhow::anyhow!("{reason}\n{mended}"))),
     }
 }

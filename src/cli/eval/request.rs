@@ -15,7 +15,7 @@ use crate::{
     tasksets,
 };
 
-/// Where runs are looked for by name.
+/// Where runs are looked for by name, unless the words say otherwise.
 const OUTPUTS: &str = "outputs";
 
 /// What the words ask for.
@@ -48,7 +48,9 @@ pub(super) fn read(words: &[String]) -> Result<Asked, Failure> {
     if given("help") {
         return Ok(Asked::Text(help(asked.positional.first().map_or("", String::as_str))));
     }
-    let resume = switches.get("resume").cloned().flatten().map(run_named);
+    let folder = asked.layers.iter().rev().find_map(|layer| layer.to_value()["output_dir"].as_str().map(PathBuf::from));
+    let outputs = folder.unwrap_or_else(|| PathBuf::from(OUTPUTS));
+    let resume = switches.get("resume").cloned().flatten().map(|name| run_named(&name, &outputs));
     if given("resume") && given("clean") {
         let problem = "`--resume` goes on with a run and `--clean` deletes it; leave one of them out";
         return Err(Failure::usage(anyhow::anyhow!(problem)));
@@ -69,6 +71,9 @@ pub(super) fn read(words: &[String]) -> Result<Asked, Failure> {
     };
     for warning in &resolved.warnings {
         output::note(&format!("warning: {warning}"));
+    }
+    if config.num_rollouts > 1 && config.sampling.get("seed").is_some_and(|seed| !seed.is_null()) {
+        output::note("warning: sampling.seed: every rollout of a task is sent the same seed; they may all be alike");
     }
     // What cannot run fails a dry run too.
     let tasks = select(taskset.as_ref(), &config.select).map_err(Failure::usage)?;
@@ -92,10 +97,10 @@ fn instructed(taskset: Arc<dyn Taskset>, file: &Path) -> Result<Arc<dyn Taskset>
     Ok(Arc::new(Instructed::new(taskset, &text)))
 }
 
-/// The directory of a run, which may be given by its name below the usual output folder, as for `rollhouse why`.
-fn run_named(name: String) -> PathBuf {
-    let directory = PathBuf::from(&name);
-    if directory.exists() { directory } else { report::find_run(&name, Path::new(OUTPUTS)).unwrap_or(directory) }
+/// The directory of a run, which may be given by its name below the output folder, as for `rollhouse why`.
+fn run_named(name: &str, outputs: &Path) -> PathBuf {
+    let directory = PathBuf::from(name);
+    if directory.exists() { directory } else { report::find_run(name, outputs).unwrap_or(directory) }
 }
 
 /// The resolved config of the run in a directory.
