@@ -223,99 +223,55 @@ pub(super) enum ToolChoice<'a> {
     Named(Text<'a>),
 }
 
+/// Reads what is either one text or a list.
+struct TextOrList<'de, T, R> {
+    expecting: &'static str,
+    text: fn(Text<'de>) -> R,
+    list: fn(Vec<T>) -> R,
+}
+
+impl<'de, T: Deserialize<'de>, R> Visitor<'de> for TextOrList<'de, T, R> {
+    type Value = R;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.expecting)
+    }
+
+    fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<R, E> {
+        Ok((self.text)(Text(Cow::Borrowed(text))))
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<R, E> {
+        Ok((self.text)(Text(Cow::Owned(text.to_owned()))))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<R, A::Error> {
+        let mut all = Vec::new();
+        while let Some(item) = items.next_element()? {
+            all.push(item);
+        }
+        Ok((self.list)(all))
+    }
+}
+
 impl<'de: 'a, 'a> Deserialize<'de> for ChatContent<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct ContentVisitor;
-
-        impl<'de> Visitor<'de> for ContentVisitor {
-            type Value = ChatContent<'de>;
-
-            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("a string or a list of content parts")
-            }
-
-            fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Self::Value, E> {
-                Ok(ChatContent::Text(Text(Cow::Borrowed(text))))
-            }
-
-            fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
-                Ok(ChatContent::Text(Text(Cow::Owned(text.to_owned()))))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Self::Value, A::Error> {
-                let mut all = Vec::new();
-                while let Some(part) = parts.next_element()? {
-                    all.push(part);
-                }
-                Ok(ChatContent::Parts(all))
-            }
-        }
-
-        deserializer.deserialize_any(ContentVisitor)
+        let expecting = "a string or a list of content parts";
+        deserializer.deserialize_any(TextOrList { expecting, text: ChatContent::Text, list: ChatContent::Parts })
     }
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for OneOrMany<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct StopVisitor;
-
-        impl<'de> Visitor<'de> for StopVisitor {
-            type Value = OneOrMany<'de>;
-
-            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("a string or a list of strings")
-            }
-
-            fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Self::Value, E> {
-                Ok(OneOrMany(vec![Text(Cow::Borrowed(text))]))
-            }
-
-            fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
-                Ok(OneOrMany(vec![Text(Cow::Owned(text.to_owned()))]))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut texts: A) -> Result<Self::Value, A::Error> {
-                let mut all = Vec::new();
-                while let Some(text) = texts.next_element()? {
-                    all.push(text);
-                }
-                Ok(OneOrMany(all))
-            }
-        }
-
-        deserializer.deserialize_any(StopVisitor)
+        let expecting = "a string or a list of strings";
+        deserializer.deserialize_any(TextOrList { expecting, text: |text| OneOrMany(vec![text]), list: OneOrMany })
     }
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for Prompt<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct PromptVisitor;
-
-        impl<'de> Visitor<'de> for PromptVisitor {
-            type Value = Prompt<'de>;
-
-            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("a string or a list of token ids (one prompt a request)")
-            }
-
-            fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Self::Value, E> {
-                Ok(Prompt::Text(Text(Cow::Borrowed(text))))
-            }
-
-            fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
-                Ok(Prompt::Text(Text(Cow::Owned(text.to_owned()))))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut ids: A) -> Result<Self::Value, A::Error> {
-                let mut all = Vec::new();
-                while let Some(id) = ids.next_element()? {
-                    all.push(id);
-                }
-                Ok(Prompt::Tokens(all))
-            }
-        }
-
-        deserializer.deserialize_any(PromptVisitor)
+        let expecting = "a string or a list of token ids (one prompt a request)";
+        deserializer.deserialize_any(TextOrList { expecting, text: Prompt::Text, list: Prompt::Tokens })
     }
 }
 
