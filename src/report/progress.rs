@@ -310,17 +310,18 @@ impl Tally {
         if self.in_flight > 0 {
             parts.push(format!("{} in flight", self.in_flight));
         }
+        // Before what a narrow terminal may cut off.
+        self.waiting.retain(|until| *until > now);
+        if let (Some(cause), Some(next)) = (&self.last_retry, self.waiting.iter().min()) {
+            let next = seconds((*next - now).as_secs_f64());
+            parts.push(format!("{} retrying (next try in {next}; last: {cause})", self.waiting.len()));
+        }
         if let Some(rate_now) = self.token_rate(now) {
             parts.push(format!("{} tokens/s", rate(rate_now)));
         }
         parts.push(seconds(elapsed.as_secs_f64()));
         if let Some(left) = self.time_left(elapsed).filter(|_| self.in_flight > 0) {
             parts.push(format!("{} left", seconds(left)));
-        }
-        self.waiting.retain(|until| *until > now);
-        if let (Some(cause), Some(next)) = (&self.last_retry, self.waiting.iter().min()) {
-            let next = seconds((*next - now).as_secs_f64());
-            parts.push(format!("{} retrying (last: {cause}; next try in {next})", self.waiting.len()));
         }
         parts.join(" · ")
     }
@@ -443,8 +444,8 @@ mod tests {
                 "numbers · small",
                 "resumed: 2 rollouts are finished already",
                 "the model is simulated: no real model answers",
-                "4/10 done · reward 0.417 · failed 1 provider; last: the endpoint answered 401 · 1 in flight · 100 tokens/s \
-                 · 5.0s · 15s left · 1 retrying (last: http://localhost:8000/v1: 503 service unavailable; next try in 3.0s)",
+                "4/10 done · reward 0.417 · failed 1 provider; last: the endpoint answered 401 · 1 in flight · 1 retrying \
+                 (next try in 3.0s; last: http://localhost:8000/v1: 503 service unavailable) · 100 tokens/s · 5.0s · 15s left",
             ]
         );
         assert_eq!(lines[4], "stopped on request");
