@@ -386,7 +386,7 @@ mod tests {
     #[tokio::test]
     async fn a_terminal_that_takes_no_output_does_not_hold_the_run() {
         let (release, held) = std::sync::mpsc::channel();
-        let (sender, events) = mpsc::channel(1);
+        let (sender, events) = mpsc::channel(256);
         let display = tokio::spawn(Progress::over(ProgressStyle::Lines, Stuck(held)).follow(events));
         sender.send(started(Some(10), 0)).await.unwrap();
         for _ in 0..1_000 {
