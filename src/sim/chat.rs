@@ -6,7 +6,7 @@ use super::{
     answer::{Source, call},
     generate::{Choice, Sampling, ToolReading, generate},
     hash::Hash,
-    json::{comma, json_string, json_string_or_null, number, numbers, raw},
+    json::{comma, json_string, number, numbers, raw},
     model::{Model, unix_seconds},
     refusal::Refusal,
     reply::{Call, Prepared, id},
@@ -15,7 +15,7 @@ use super::{
     stream::{Dialect, Streamed},
     template::render,
     token::Outline,
-    write::{FINGERPRINT, Scorer, Start, chat_logprobs, opening, prompt_logprobs, usage},
+    write::{FINGERPRINT, Scorer, Start, chat_logprobs, ending, opening, prompt_logprobs, usage},
 };
 
 /// The template's last token before an answer: a newline.
@@ -109,16 +109,7 @@ pub(super) fn prepare(model: &Arc<Model>, body: &[u8], call: &Call<'_>) -> Resul
             }
             None => raw(&mut out, "null"),
         }
-        raw(&mut out, r#","finish_reason":"#);
-        json_string(&mut out, choice.finish);
-        raw(&mut out, r#","stop_reason":"#);
-        json_string_or_null(&mut out, choice.stop_reason.as_deref());
-        raw(&mut out, r#","token_ids":"#);
-        if return_ids {
-            numbers(&mut out, choice.ids(0..choice.tokens()));
-        } else {
-            raw(&mut out, "null");
-        }
+        ending(&mut out, choice, return_ids);
         raw(&mut out, r#","routed_experts":null}"#);
     }
     raw(&mut out, r#"],"service_tier":null,"system_fingerprint":"#);

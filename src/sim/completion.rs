@@ -9,14 +9,14 @@ use std::sync::Arc;
 use super::{
     answer::Source,
     generate::{Sampling, ToolReading, generate},
-    json::{comma, json_string, json_string_or_null, number, numbers, raw},
+    json::{comma, json_string, number, numbers, raw},
     model::{Model, unix_seconds},
     refusal::Refusal,
     reply::{Call, Prepared, id},
     request::{CompletionRequest, Prompt, parse},
     stream::{Dialect, Streamed},
     token::{END, Outline, START, Sink, Tokenizer, mark},
-    write::{FINGERPRINT, Scorer, Start, completion_logprobs, opening, prompt_logprobs, usage},
+    write::{FINGERPRINT, Scorer, Start, completion_logprobs, ending, opening, prompt_logprobs, usage},
 };
 use crate::trace::Message;
 
@@ -97,16 +97,7 @@ pub(super) fn prepare(model: &Arc<Model>, body: &[u8], call: &Call<'_>) -> Resul
             }
             None => raw(&mut out, "null"),
         }
-        raw(&mut out, r#","finish_reason":"#);
-        json_string(&mut out, choice.finish);
-        raw(&mut out, r#","stop_reason":"#);
-        json_string_or_null(&mut out, choice.stop_reason.as_deref());
-        raw(&mut out, r#","token_ids":"#);
-        if return_ids {
-            numbers(&mut out, choice.ids(0..choice.tokens()));
-        } else {
-            raw(&mut out, "null");
-        }
+        ending(&mut out, choice, return_ids);
         raw(&mut out, r#","prompt_logprobs":"#);
         match request.prompt_logprobs {
             Some(alternatives) => prompt_logprobs(&mut out, Scorer(model.seed), &ids, alternatives),

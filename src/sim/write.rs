@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::{
     generate::{Choice, Generation},
     hash::Hash,
-    json::{comma, json_string, number, numbers, raw},
+    json::{comma, json_string, json_string_or_null, number, numbers, raw},
     token::mark,
 };
 
@@ -26,6 +26,20 @@ pub(super) fn opening(out: &mut Vec<u8>, id: &str, object: &str, created: u64, m
     raw(out, r#","model":"#);
     json_string(out, model);
     raw(out, r#","choices":["#);
+}
+
+/// Appends the fields that close a choice of a whole answer on both routes; token ids are null unless asked for.
+pub(super) fn ending(out: &mut Vec<u8>, choice: &Choice, return_ids: bool) {
+    raw(out, r#","finish_reason":"#);
+    json_string(out, choice.finish);
+    raw(out, r#","stop_reason":"#);
+    json_string_or_null(out, choice.stop_reason.as_deref());
+    raw(out, r#","token_ids":"#);
+    if return_ids {
+        numbers(out, choice.ids(0..choice.tokens()));
+    } else {
+        raw(out, "null");
+    }
 }
 
 /// Appends the usage object; whole answers also carry the fields that the simulator never fills.
