@@ -33,7 +33,7 @@ impl ScriptedUser {
         let mut user_opens = !say.iter().any(|message| !matches!(message, Message::System(_)));
         loop {
             if user_opens || say.is_empty() {
-                match user.reply(rollout.conversation()).await {
+                match user.reply(rollout.exchange()).await {
                     Ok(UserTurn::Say(messages)) => say.extend(messages),
                     Ok(UserTurn::Close) => rollout.stop("user_closed"),
                     Err(fault) => rollout.fail(fault),

@@ -5,6 +5,7 @@
 
 pub mod config;
 pub mod telemetry;
+pub mod template;
 pub mod trace;
 
 pub mod store;

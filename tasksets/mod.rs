@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::{
     config::Section,
-    taskset::{Shipped, TasksetError, find_in},
+    taskset::{Found, Shipped, TasksetError, find_in},
     trace::{Fault, FaultClass, TaskData},
 };
 
@@ -24,12 +24,12 @@ pub fn shipped() -> &'static [Shipped] {
     &[alphabet_sort::SHIPPED, color_codeword::SHIPPED, gsm8k::SHIPPED, reverse_text::SHIPPED, wordle::SHIPPED]
 }
 
-/// The shipped taskset of this name, in any of its spellings (see [`find_in`]).
+/// The taskset of this id: one that ships, in any spelling of its name (see [`find_in`]).
 ///
 /// # Errors
 /// When there is none; the message suggests the nearest names.
-pub fn find(id: &str) -> Result<&'static Shipped, TasksetError> {
-    find_in(shipped(), id)
+pub fn find(id: &str) -> Result<Found, TasksetError> {
+    find_in(shipped(), id).map(Found::from)
 }
 
 /// The key `num_tasks` of tasksets that make their tasks.

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 /// A taskset with a few fields; any other id is unknown.
 fn demo_taskset(id: &str, block: &mut Section<'_>) {
     match id {
-        "alphabet-sort" => {
+        "alphabet-sort" | "Alphabet_Sort" | "primeintellect/alphabet-sort@0.1.2" => {
             block.doc("Fewest turns").get_in("min_turns", 1..=20_u64, 1);
             block.doc("Most turns").get_in("max_turns", 1..=20_u64, 3);
             block.doc("Power of the similarity").get_or("similarity_power", 4.0);

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures::{StreamExt, future::join_all, stream::FuturesUnordered};
+use futures::{StreamExt, future::BoxFuture, future::join_all, stream::FuturesUnordered};
 use reqwest::{Client, Response, StatusCode};
 use rollhouse::{
     sim::{ApiKey, FaultKind, FaultRule, Oracle, Policy, Route, Settings, SimError, Simulator, Tokenizer},
@@ -19,12 +19,13 @@ use serde_json::{Value, json};
 struct Reverser;
 
 impl Oracle for Reverser {
-    fn solve(&self, conversation: &[Message]) -> Option<String> {
+    fn solve<'a>(&'a self, conversation: &'a [Message]) -> BoxFuture<'a, Option<String>> {
         let text = conversation.iter().rev().find_map(|message| match message {
             Message::User(_) => Some(message.text()),
             _ => None,
-        })?;
-        (!text.starts_with("unknown")).then(|| text.chars().rev().collect())
+        });
+        let text = text.filter(|text| !text.starts_with("unknown"));
+        Box::pin(std::future::ready(text.map(|text| text.chars().rev().collect())))
     }
 }
 

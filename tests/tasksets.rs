@@ -7,23 +7,23 @@ use std::{collections::HashSet, process::Command, sync::Arc};
 use futures::{StreamExt, TryStreamExt};
 use rollhouse::{
     config::{Document, Layer, Reader, Select},
-    taskset::{PythonRandom, Shipped, Task, Taskset, TasksetError, TasksetSize, UserTurn, select},
+    taskset::{Exchange, Found, PythonRandom, State, Task, Taskset, TasksetError, TasksetSize, UserTurn, select},
     tasksets::{find, shipped},
     trace::{AgentInfo, AssistantMessage, Message, Trace},
 };
 use serde_json::{Value, json, value::RawValue};
 
 /// Opens a taskset with this configuration, which must be faultless.
-fn open(shipped: &Shipped, config: Value) -> Arc<dyn Taskset> {
+fn open(found: impl Into<Found>, config: Value) -> Arc<dyn Taskset> {
     let layer = Layer::from_json("arguments", &config.to_string()).unwrap();
     let mut reader = Reader::new(Document::new([layer]));
-    let taskset = (shipped.open)(&mut reader.root()).unwrap();
+    let taskset = (found.into().open)(&mut reader.root()).unwrap();
     reader.finish().unwrap();
     taskset
 }
 
-fn default_of(shipped: &Shipped) -> Arc<dyn Taskset> {
-    open(shipped, json!({}))
+fn default_of(found: impl Into<Found>) -> Arc<dyn Taskset> {
+    open(found, json!({}))
 }
 
 async fn first(taskset: &dyn Taskset, count: usize) -> Vec<Task> {
@@ -47,7 +47,7 @@ async fn play(taskset: &dyn Taskset, task: &Task, player: &dyn Fn(&[Message]) ->
         trace.graph.commit(turn, reply.clone(), None).unwrap();
         conversation.push(Message::Assistant(reply));
         let Some(user) = &mut user else { break };
-        match user.reply(&conversation).await.unwrap() {
+        match user.reply(Exchange { conversation: &conversation, state: &mut State::new() }).await.unwrap() {
             UserTurn::Say(messages) => conversation.extend(messages),
             UserTurn::Close => break,
         }
@@ -394,18 +394,25 @@ async fn the_wordle_game_answers_what_is_no_guess() {
         ("<guess>cabin</guess>", "One guess is left."),
     ] {
         conversation.push(Message::assistant(reply));
-        let UserTurn::Say(said) = user.reply(&conversation).await.unwrap() else { panic!("the game ended") };
+        let UserTurn::Say(said) =
+            user.reply(Exchange { conversation: &conversation, state: &mut State::new() }).await.unwrap()
+        else {
+            panic!("the game ended")
+        };
         assert!(said[0].text().contains(expected), "{}", said[0].text());
         conversation.extend(said);
     }
     conversation.push(Message::assistant("<guess>sixth</guess>"));
-    assert_eq!(user.reply(&conversation).await.unwrap(), UserTurn::Close);
+    assert_eq!(
+        user.reply(Exchange { conversation: &conversation, state: &mut State::new() }).await.unwrap(),
+        UserTurn::Close
+    );
 }
 
 #[test]
 fn an_unknown_name_is_refused_with_the_nearest() {
-    assert_eq!(find("PrimeIntellect/Reverse_Text@0.1.4").map(|shipped| shipped.id), Ok("reverse-text"));
-    let error = find("alphabetsort").map(|shipped| shipped.id).unwrap_err();
+    assert_eq!(find("PrimeIntellect/Reverse_Text@0.1.4").map(|found| found.id), Ok("reverse-text".to_owned()));
+    let error = find("alphabetsort").map(|found| found.id).unwrap_err();
     assert_eq!(error.to_string(), "unknown taskset `alphabetsort`: did you mean `alphabet-sort`?");
 }
 

@@ -11,7 +11,7 @@ use crate::{
     inference::{ChatCall, ChatFailure, ChatReply, FailedAttempt, FailureKind, Session},
     rubric::Rubric,
     store::Event,
-    taskset::Task,
+    taskset::{Exchange, State, Task},
     trace::{AssistantMessage, Fault, FaultClass, Message, ModelCall, TimeSpan, Trace, now},
 };
 
@@ -27,6 +27,7 @@ pub struct Rollout {
     session: Session,
     conversation: Vec<Message>,
     leaf: Option<u32>,
+    state: State,
     spent: Spent,
     agent_time_left: Option<Duration>,
     deadline: Option<Instant>,
@@ -48,6 +49,7 @@ impl Rollout {
             trace,
             conversation: Vec::new(),
             leaf: None,
+            state: State::new(),
             spent: Spent::default(),
             deadline,
         }
@@ -58,9 +60,9 @@ impl Rollout {
         self.trace.stop_condition.is_none()
     }
 
-    /// The conversation so far.
-    pub fn conversation(&self) -> &[Message] {
-        &self.conversation
+    /// The rollout as the taskset's own functions see it between two turns.
+    pub fn exchange(&mut self) -> Exchange<'_> {
+        Exchange { conversation: &self.conversation, state: &mut self.state }
     }
 
     /// Runs one segment under what is left of the agent's time; waiting for the user between segments is free.
@@ -101,6 +103,7 @@ impl Rollout {
         self.stop("agent_completed");
         self.trace.timing.agent.end = now();
         self.trace.split_agent_time();
+        self.trace.keep_state(std::mem::take(&mut self.state));
         if self.trace.errors.is_empty() {
             let at = now();
             self.trace.timing.finalize = TimeSpan { start: at, end: at };

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures::future::BoxFuture;
 use tokio::sync::mpsc;
 
 use super::exit::Failure;
@@ -104,7 +105,7 @@ fn observer(events: mpsc::Sender<Event>) -> PoolObserver {
 pub(super) struct Solver(pub(super) Vec<Arc<dyn Taskset>>);
 
 impl Oracle for Solver {
-    fn solve(&self, conversation: &[Message]) -> Option<String> {
-        self.0.iter().find_map(|taskset| taskset.solve(conversation))
+    fn solve<'a>(&'a self, conversation: &'a [Message]) -> BoxFuture<'a, Option<String>> {
+        Box::pin(std::future::ready(self.0.iter().find_map(|taskset| taskset.solve(conversation))))
     }
 }

@@ -8,7 +8,7 @@ use futures::TryStreamExt;
 use super::exit::Failure;
 use crate::{
     config::{Document, Layer, Reader, Select},
-    taskset::{Shipped, Task, TasksetSize, select},
+    taskset::{Found, Task, TasksetSize, select},
     tasksets::{find, shipped},
     trace::{Content, ContentPart, Message, UserMessage},
 };
@@ -56,23 +56,23 @@ pub(super) async fn run(args: TasksetsArgs, out: &mut (dyn Write + Send)) -> Res
     match args.command.unwrap_or(TasksetsCommand::List) {
         TasksetsCommand::List => list(out).map_err(Failure::failed),
         TasksetsCommand::Describe { id } => {
-            let shipped = find(&id).map_err(Failure::usage)?;
-            out.write_all(shipped.readme.as_bytes()).map_err(Failure::failed)
+            let found = find(&id).map_err(Failure::usage)?;
+            out.write_all(found.card.as_bytes()).map_err(Failure::failed)
         }
         TasksetsCommand::Show { id, count, skip, arguments, json } => {
-            let shipped = find(&id).map_err(Failure::usage)?;
+            let found = find(&id).map_err(Failure::usage)?;
             let (size, tasks) =
-                read(shipped, &arguments, Select { skip, limit: Some(count), ..Select::default() }).await?;
-            let shown = if json { write_json(&tasks, out) } else { write_tasks(shipped, size, &tasks, out) };
+                read(&found, &arguments, Select { skip, limit: Some(count), ..Select::default() }).await?;
+            let shown = if json { write_json(&tasks, out) } else { write_tasks(&found, size, &tasks, out) };
             shown.map_err(Failure::failed)
         }
     }
 }
 
-async fn read(shipped: &Shipped, arguments: &str, which: Select) -> Result<(TasksetSize, Vec<Task>), Failure> {
+async fn read(found: &Found, arguments: &str, which: Select) -> Result<(TasksetSize, Vec<Task>), Failure> {
     let layer = Layer::from_json("--env-args", arguments).map_err(Failure::usage)?;
     let mut reader = Reader::new(Document::new([layer]));
-    let opened = (shipped.open)(&mut reader.root());
+    let opened = (found.open)(&mut reader.root());
     reader.finish().map_err(Failure::usage)?;
     let taskset = opened.map_err(Failure::usage)?;
     let tasks = select(&*taskset, &which).map_err(Failure::usage)?;
@@ -105,8 +105,8 @@ fn write_json(tasks: &[Task], out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-fn write_tasks(shipped: &Shipped, size: TasksetSize, tasks: &[Task], out: &mut dyn Write) -> io::Result<()> {
-    writeln!(out, "{}: {}", shipped.id, size_words(size))?;
+fn write_tasks(found: &Found, size: TasksetSize, tasks: &[Task], out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "{}: {}", found.id, size_words(size))?;
     for task in tasks {
         let number = task.data.idx.unwrap_or_default();
         writeln!(out, "\n== task {number}  {}", task.key.as_deref().unwrap_or_default())?;

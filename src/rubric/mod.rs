@@ -10,7 +10,10 @@
 mod answer;
 mod compare;
 pub mod fence;
+mod group;
+mod ledger;
 pub mod math;
+mod panel;
 pub mod schema;
 mod score;
 pub mod similarity;
@@ -23,6 +26,9 @@ use futures::future::BoxFuture;
 
 pub use answer::{Answer, after_hashes, boxed, last_number, strip_think};
 pub use compare::{Compare, Expected, all_of, any_of, clamp, compare, examine, threshold};
+pub use group::GroupScorer;
+pub use ledger::{Expense, Ledger};
+pub use panel::Panel;
 pub use score::{asynchronous, heavy};
 
 use crate::trace::{Fault, TaskData, Trace};
@@ -34,6 +40,8 @@ pub struct ScoreContext<'a> {
     pub task: &'a TaskData,
     /// The rollout, finished but for its scores; rewards find the metrics already in it.
     pub trace: &'a Trace,
+    /// Where a scorer that asks a model writes down what that took.
+    pub ledger: &'a Ledger,
 }
 
 /// A score and, where there is something to say, the reason for it.
@@ -63,17 +71,36 @@ pub trait Scorer: Send + Sync {
 /// [`Rubric::build`], and one that was never built scores nothing: [`Rubric::score`] fails with the same message.
 #[derive(Clone, Default)]
 pub struct Rubric {
-    rewards: Vec<Named>,
-    metrics: Vec<Named>,
+    rewards: Vec<Seat>,
+    metrics: Vec<Seat>,
+    group_rewards: Vec<(RewardLine, Arc<dyn GroupScorer>)>,
     fault: Option<RubricError>,
 }
 
+/// One scorer of a rubric, with the lines that it fills.
 #[derive(Clone)]
-struct Named {
-    name: String,
-    weight: f64,
-    bounds: Option<RangeInclusive<f64>>,
-    scorer: Arc<dyn Scorer>,
+struct Seat {
+    lines: Vec<RewardLine>,
+    scorer: Source,
+}
+
+#[derive(Clone)]
+enum Source {
+    /// Fills its one line.
+    One(Arc<dyn Scorer>),
+    /// Fills all its lines.
+    Panel(Arc<dyn Panel>),
+}
+
+/// A reward of a rubric before it is scored. For a metric the weight says nothing.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RewardLine {
+    /// The name under which the score is kept.
+    pub name: String,
+    /// Its share in the total.
+    pub weight: f64,
+    /// Bounds of the raw score, ends included; outside, the scoring failed.
+    pub bounds: Option<RangeInclusive<f64>>,
 }
 
 /// One line of a rubric, for help texts and descriptions.
@@ -136,7 +163,7 @@ impl Rubric {
     /// Adds a weighted reward.
     #[must_use]
     pub fn reward(self, name: &str, weight: f64, scorer: impl Scorer + 'static) -> Self {
-        self.add_reward(name, weight, None, Arc::new(scorer))
+        self.seat_reward(RewardLine::new(name, weight), Arc::new(scorer))
     }
 
     /// Adds a weighted reward whose raw score must lie within bounds, ends included; outside, the scoring failed.
@@ -148,14 +175,44 @@ impl Rubric {
         bounds: RangeInclusive<f64>,
         scorer: impl Scorer + 'static,
     ) -> Self {
-        self.add_reward(name, weight, Some(bounds), Arc::new(scorer))
+        self.seat_reward(RewardLine { bounds: Some(bounds), ..RewardLine::new(name, weight) }, Arc::new(scorer))
+    }
+
+    /// Adds a weighted reward of a line made before.
+    #[must_use]
+    pub fn seat_reward(self, line: RewardLine, scorer: Arc<dyn Scorer>) -> Self {
+        self.add_rewards(vec![line], Source::One(scorer))
+    }
+
+    /// Adds rewards that one panel scores together; its scores come in the order of the lines.
+    #[must_use]
+    pub fn panel(self, lines: Vec<RewardLine>, panel: Arc<dyn Panel>) -> Self {
+        self.add_rewards(lines, Source::Panel(panel))
     }
 
     /// Adds a metric.
     #[must_use]
-    pub fn metric(mut self, name: &str, scorer: impl Scorer + 'static) -> Self {
-        self.check_name(name);
-        self.metrics.push(Named { name: name.to_owned(), weight: 0.0, bounds: None, scorer: Arc::new(scorer) });
+    pub fn metric(self, name: &str, scorer: impl Scorer + 'static) -> Self {
+        self.seat_metric(name, Arc::new(scorer))
+    }
+
+    /// Adds a metric whose scorer is shared.
+    #[must_use]
+    pub fn seat_metric(self, name: &str, scorer: Arc<dyn Scorer>) -> Self {
+        self.add_metrics(&[name.to_owned()], Source::One(scorer))
+    }
+
+    /// Adds metrics that one panel measures together, in the order of the names.
+    #[must_use]
+    pub fn metric_panel(self, names: &[String], panel: Arc<dyn Panel>) -> Self {
+        self.add_metrics(names, Source::Panel(panel))
+    }
+
+    /// Adds a weighted reward that compares all rollouts of a task with each other.
+    #[must_use]
+    pub fn group_reward(mut self, line: RewardLine, scorer: Arc<dyn GroupScorer>) -> Self {
+        self.check(&line);
+        self.group_rewards.push((line, scorer));
         self
     }
 
@@ -169,39 +226,51 @@ impl Rubric {
 
     /// The names of its rewards, then of its metrics, in the order they were added.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.rewards.iter().chain(&self.metrics).map(|named| named.name.as_str())
+        self.lines().map(|line| line.name)
     }
 
-    /// Its rewards with their weights, then its metrics, in the order they were added.
+    /// Its rewards with their weights, those of groups last, then its metrics, in the order they were added.
     pub fn lines(&self) -> impl Iterator<Item = RubricLine<'_>> {
-        let rewards = self.rewards.iter().map(|named| (named, Some(named.weight)));
-        let metrics = self.metrics.iter().map(|named| (named, None));
-        rewards.chain(metrics).map(|(named, weight)| RubricLine {
-            name: &named.name,
+        let own = self.rewards.iter().flat_map(|seat| &seat.lines);
+        let rewards = own.chain(self.group_rewards.iter().map(|(line, _)| line)).map(|line| (line, Some(line.weight)));
+        let metrics = self.metrics.iter().flat_map(|seat| &seat.lines).map(|line| (line, None));
+        rewards.chain(metrics).map(|(line, weight)| RubricLine {
+            name: &line.name,
             weight,
-            bounds: named.bounds.clone(),
+            bounds: line.bounds.clone(),
         })
     }
 
-    fn add_reward(
-        mut self,
-        name: &str,
-        weight: f64,
-        bounds: Option<RangeInclusive<f64>>,
-        scorer: Arc<dyn Scorer>,
-    ) -> Self {
+    /// Whether some of its rewards are given to a whole group: then no rollout of a task is scored before all are done.
+    pub fn compares_groups(&self) -> bool {
+        !self.group_rewards.is_empty()
+    }
+
+    fn add_rewards(mut self, lines: Vec<RewardLine>, scorer: Source) -> Self {
+        lines.iter().for_each(|line| self.check(line));
+        self.rewards.push(Seat { lines, scorer });
+        self
+    }
+
+    fn add_metrics(mut self, names: &[String], scorer: Source) -> Self {
+        let lines = names.iter().map(|name| RewardLine::new(name, 0.0)).collect::<Vec<_>>();
+        names.iter().for_each(|name| self.check_name(name));
+        self.metrics.push(Seat { lines, scorer });
+        self
+    }
+
+    fn check(&mut self, line: &RewardLine) {
+        let name = &line.name;
         self.check_name(name);
-        if !weight.is_finite() {
-            self.fault.get_or_insert(RubricError::Weight { name: name.to_owned(), weight });
+        if !line.weight.is_finite() {
+            self.fault.get_or_insert(RubricError::Weight { name: name.clone(), weight: line.weight });
         }
-        if let Some(bounds) = &bounds {
+        if let Some(bounds) = &line.bounds {
             let (low, high) = (*bounds.start(), *bounds.end());
             if !(low.is_finite() && high.is_finite() && low <= high) {
-                self.fault.get_or_insert(RubricError::Bounds { name: name.to_owned(), low, high });
+                self.fault.get_or_insert(RubricError::Bounds { name: name.clone(), low, high });
             }
         }
-        self.rewards.push(Named { name: name.to_owned(), weight, bounds, scorer });
-        self
     }
 
     fn check_name(&mut self, name: &str) {
@@ -210,6 +279,13 @@ impl Rubric {
         } else if self.names().any(|other| other == name) {
             self.fault.get_or_insert(RubricError::Duplicate(name.to_owned()));
         }
+    }
+}
+
+impl RewardLine {
+    /// A reward without bounds.
+    pub fn new(name: &str, weight: f64) -> Self {
+        Self { name: name.to_owned(), weight, bounds: None }
     }
 }
 

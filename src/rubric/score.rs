@@ -9,10 +9,10 @@ use futures::{
 use serde_json::{Map, Value};
 use tokio::{runtime::Handle, task::spawn_blocking};
 
-use super::{Named, Rubric, Score, ScoreContext, Scorer};
+use super::{Ledger, RewardLine, Rubric, Score, ScoreContext, Scorer, Seat, Source};
 use crate::{
     telemetry::aside,
-    trace::{Fault, FaultClass, Message, RewardScore, Trace},
+    trace::{Fault, FaultClass, Message, RewardScore, TaskData, Trace},
 };
 
 /// The key under which the reasons stand in a trace's `info`.
@@ -32,52 +32,101 @@ impl Rubric {
     /// The first failure in the order of the rubric, naming the reward and its value; its class is `scoring`, or
     /// whatever class the scorer itself gave (a judge's is `judge`).
     pub async fn score(&self, trace: &mut Trace) -> Result<(), Fault> {
+        let ledger = Ledger::default();
+        let scored = self.score_into(trace, &ledger).await;
+        ledger.settle(trace);
+        scored
+    }
+
+    /// [`Self::score`] with the caller's ledger, which still has the expenses when the future is dropped.
+    pub async fn score_into(&self, trace: &mut Trace, ledger: &Ledger) -> Result<(), Fault> {
         self.mark_due(trace);
         if let Some(fault) = &self.fault {
             return Err(Fault::new(FaultClass::Scoring, fault.to_string()));
         }
 
-        let measured = run("metric", &self.metrics, trace).await;
-        for (named, result) in self.metrics.iter().zip(&measured) {
-            trace.metrics.insert(named.name.clone(), result.as_ref().ok().map(|score| score.value));
+        let measured = run("metric", &self.metrics, trace, ledger).await;
+        for (line, result) in lines(&self.metrics).zip(&measured) {
+            trace.metrics.insert(line.name.clone(), result.as_ref().ok().map(|score| score.value));
         }
-        keep_reasons(trace, &self.metrics, &measured);
+        keep_reasons(trace, lines(&self.metrics), &measured);
         first_fault(measured)?;
 
-        let rewarded = run("reward", &self.rewards, trace).await;
-        keep_reasons(trace, &self.rewards, &rewarded);
+        let rewarded = run("reward", &self.rewards, trace, ledger).await;
+        keep_reasons(trace, lines(&self.rewards), &rewarded);
         let scores = first_fault(rewarded)?;
-        for (named, score) in self.rewards.iter().zip(scores) {
-            let reward = RewardScore { score: score.value, weight: named.weight };
-            trace.rewards.insert(named.name.clone(), Some(reward));
+        for (line, score) in lines(&self.rewards).zip(scores) {
+            let reward = RewardScore { score: score.value, weight: line.weight };
+            trace.rewards.insert(line.name.clone(), Some(reward));
+        }
+        Ok(())
+    }
+
+    /// Scores all rollouts of a task with regard to each other, each of them scored by itself before. All group rewards
+    /// enter all traces, or none enters any.
+    ///
+    /// # Errors
+    /// The first failure in the order of the rubric; a score that is not finite or out of bounds is one.
+    pub async fn score_group(&self, task: &TaskData, group: &mut [&mut Trace]) -> Result<(), Fault> {
+        let mut scored = Vec::new();
+        for (line, scorer) in &self.group_rewards {
+            let members: Vec<&Trace> = group.iter().map(|trace| &**trace).collect();
+            let scoring = AssertUnwindSafe(async { scorer.score(task, &members).await }).catch_unwind();
+            let scores = scoring.await.unwrap_or_else(|panic| Err(panicked(&*panic)));
+            let scores = scores.map_err(|fault| line.named("group reward", fault))?;
+            if scores.len() != members.len() {
+                let problem = format!("gave {} scores for a group of {}", scores.len(), members.len());
+                return Err(line.named("group reward", Fault::new(FaultClass::Scoring, problem)));
+            }
+            let judged = scores.into_iter().map(|score| line.judge("group reward", Ok(score)));
+            scored.push((line, judged.collect::<Result<Vec<_>, _>>()?));
+        }
+        for (line, scores) in scored {
+            for (trace, score) in group.iter_mut().zip(scores) {
+                keep_reasons(trace, std::iter::once(line), &[Ok(score.clone())]);
+                let reward = RewardScore { score: score.value, weight: line.weight };
+                trace.rewards.insert(line.name.clone(), Some(reward));
+            }
         }
         Ok(())
     }
 
     /// Writes down every reward and metric as due but not scored. For rollouts whose scoring was never reached.
     pub fn mark_due(&self, trace: &mut Trace) {
-        for named in &self.rewards {
-            trace.rewards.insert(named.name.clone(), None);
+        for line in lines(&self.rewards).chain(self.group_rewards.iter().map(|(line, _)| line)) {
+            trace.rewards.insert(line.name.clone(), None);
         }
-        for named in &self.metrics {
-            trace.metrics.insert(named.name.clone(), None);
+        for line in lines(&self.metrics) {
+            trace.metrics.insert(line.name.clone(), None);
         }
     }
 }
 
-async fn run(role: &str, scorers: &[Named], trace: &Trace) -> Vec<Result<Score, Fault>> {
-    let context = ScoreContext { task: &trace.task.data, trace };
+fn lines(seats: &[Seat]) -> impl Iterator<Item = &RewardLine> {
+    seats.iter().flat_map(|seat| &seat.lines)
+}
+
+/// A result for each line of the seats, in order.
+async fn run(role: &str, seats: &[Seat], trace: &Trace, ledger: &Ledger) -> Vec<Result<Score, Fault>> {
+    let context = ScoreContext { task: &trace.task.data, trace, ledger };
     let long = is_long(trace);
-    join_all(scorers.iter().map(|named| {
+    let scored = join_all(seats.iter().map(|seat| {
         // A scorer is only shared state behind `&self`; one that broke its own invariants breaks its later scores, and
         // each of these is caught the same way.
-        match std::panic::catch_unwind(AssertUnwindSafe(|| aside(long, || named.scorer.score_now(context)))) {
-            Ok(Some(result)) => Either::Left(ready(named.judge(role, result))),
-            Ok(None) => Either::Right(named.wait(role, context)),
-            Err(panic) => Either::Left(ready(named.judge(role, Err(panicked(&*panic))))),
+        let now = match &seat.scorer {
+            Source::One(scorer) => {
+                std::panic::catch_unwind(AssertUnwindSafe(|| aside(long, || scorer.score_now(context))))
+            }
+            Source::Panel(_) => Ok(None),
+        };
+        match now {
+            Ok(Some(result)) => Either::Left(ready(seat.judge(role, vec![result]))),
+            Ok(None) => Either::Right(seat.wait(role, context)),
+            Err(panic) => Either::Left(ready(seat.judge(role, vec![Err(panicked(&*panic))]))),
         }
     }))
-    .await
+    .await;
+    scored.into_iter().flatten().collect()
 }
 
 fn is_long(trace: &Trace) -> bool {
@@ -88,19 +137,34 @@ fn is_long(trace: &Trace) -> bool {
     trace.graph.nodes().iter().map(|node| size(&node.message)).sum::<usize>() > LONG
 }
 
-impl Named {
-    async fn wait(&self, role: &str, context: ScoreContext<'_>) -> Result<Score, Fault> {
-        let scoring = AssertUnwindSafe(async { self.scorer.score(context).await }).catch_unwind();
-        self.judge(role, scoring.await.unwrap_or_else(|panic| Err(panicked(&*panic))))
+impl Seat {
+    async fn wait(&self, role: &str, context: ScoreContext<'_>) -> Vec<Result<Score, Fault>> {
+        let scoring = AssertUnwindSafe(async {
+            match &self.scorer {
+                Source::One(scorer) => vec![scorer.score(context).await],
+                Source::Panel(panel) => panel.score(context).await,
+            }
+        });
+        let results = scoring.catch_unwind().await;
+        self.judge(role, results.unwrap_or_else(|panic| vec![Err(panicked(&*panic)); self.lines.len()]))
     }
 
-    /// Lets only finite scores within bounds pass.
+    /// Lets only finite scores within bounds pass, one for each line.
+    fn judge(&self, role: &str, results: Vec<Result<Score, Fault>>) -> Vec<Result<Score, Fault>> {
+        let results = if results.len() == self.lines.len() {
+            results
+        } else {
+            let problem = format!("its scorer gave {} scores for {} names", results.len(), self.lines.len());
+            vec![Err(Fault::new(FaultClass::Scoring, problem)); self.lines.len()]
+        };
+        self.lines.iter().zip(results).map(|(line, result)| line.judge(role, result)).collect()
+    }
+}
+
+impl RewardLine {
     fn judge(&self, role: &str, result: Result<Score, Fault>) -> Result<Score, Fault> {
         let name = &self.name;
-        let score = result.map_err(|mut fault| {
-            fault.message = format!("{role} `{name}`: {}", fault.message);
-            fault
-        })?;
+        let score = result.map_err(|fault| self.named(role, fault))?;
         let problem = match &self.bounds {
             _ if !score.value.is_finite() => "is not a finite number".to_owned(),
             Some(bounds) if !bounds.contains(&score.value) => {
@@ -110,18 +174,22 @@ impl Named {
         };
         Err(Fault::new(FaultClass::Scoring, format!("{role} `{name}`: its score of {} {problem}", score.value)))
     }
+
+    fn named(&self, role: &str, mut fault: Fault) -> Fault {
+        fault.message = format!("{role} `{}`: {}", self.name, fault.message);
+        fault
+    }
 }
 
-fn keep_reasons(trace: &mut Trace, scorers: &[Named], results: &[Result<Score, Fault>]) {
-    let reasons: Vec<(String, Value)> = scorers
-        .iter()
+fn keep_reasons<'a>(trace: &mut Trace, lines: impl Iterator<Item = &'a RewardLine>, results: &[Result<Score, Fault>]) {
+    let reasons: Vec<(String, Value)> = lines
         .zip(results)
-        .filter_map(|(named, result)| {
+        .filter_map(|(line, result)| {
             let why = match result {
                 Ok(score) => score.why.clone()?,
                 Err(fault) => format!("failed: {}", fault.message),
             };
-            Some((named.name.clone(), Value::String(why)))
+            Some((line.name.clone(), Value::String(why)))
         })
         .collect();
     if reasons.is_empty() {

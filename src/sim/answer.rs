@@ -24,15 +24,22 @@ pub(super) enum Source {
 
 impl Source {
     /// Asks the policy. The closures are called only where the policy looks at the conversation.
-    pub(super) fn of(model: &Model, last_user: impl FnOnce() -> String, all: impl FnOnce() -> Vec<Message>) -> Self {
+    pub(super) async fn of(
+        model: &Model,
+        last_user: impl FnOnce() -> String,
+        all: impl FnOnce() -> Vec<Message>,
+    ) -> Self {
         match &model.settings.policy {
             Policy::Echo => Self::Same(last_user()),
             Policy::Fixed(text) => Self::Same(text.clone()),
             Policy::Random => Self::Words,
-            Policy::Oracle => match model.oracle.as_ref().and_then(|oracle| oracle.solve(&all())) {
-                Some(answer) => Self::Right(answer),
-                None => Self::Same(UNKNOWN.to_owned()),
-            },
+            Policy::Oracle => {
+                let right = match &model.oracle {
+                    Some(oracle) => oracle.solve(&all()).await,
+                    None => None,
+                };
+                right.map_or_else(|| Self::Same(UNKNOWN.to_owned()), Self::Right)
+            }
         }
     }
 

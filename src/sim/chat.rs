@@ -22,7 +22,7 @@ use super::{
 const LAST_OF_PROMPT: u32 = b'\n' as u32;
 
 /// Reads a chat request and draws its answer.
-pub(super) fn prepare(model: &Arc<Model>, body: &[u8], call: &Call<'_>) -> Result<Prepared, Refusal> {
+pub(super) async fn prepare(model: &Arc<Model>, body: &[u8], call: &Call<'_>) -> Result<Prepared, Refusal> {
     let request: ChatRequest<'_> = parse(body)?;
     check(&request.messages)?;
     let logprobs = request.logprobs.unwrap_or(false).then(|| request.top_logprobs.unwrap_or(0));
@@ -59,7 +59,8 @@ pub(super) fn prepare(model: &Arc<Model>, body: &[u8], call: &Call<'_>) -> Resul
                 .map_or_else(String::new, |message| message.text().into_owned())
         },
         || conversation(&request.messages),
-    );
+    )
+    .await;
     let after_tool = request.messages.last().is_some_and(|message| &*message.role == "tool");
     let may_call = model.settings.policy == Policy::Random && !after_tool;
     let generation = generate(model, outline, &sampling, |draw| {

@@ -24,7 +24,7 @@ use crate::trace::Message;
 const DEFAULT_MAX_TOKENS: usize = 16;
 
 /// Reads a completion request and draws its answer.
-pub(super) fn prepare(model: &Arc<Model>, body: &[u8], call: &Call<'_>) -> Result<Prepared, Refusal> {
+pub(super) async fn prepare(model: &Arc<Model>, body: &[u8], call: &Call<'_>) -> Result<Prepared, Refusal> {
     let request: CompletionRequest<'_> = parse(body)?;
     let ids = match request.prompt {
         Prompt::Text(text) => Tokenizer::encode(&text),
@@ -59,7 +59,8 @@ pub(super) fn prepare(model: &Arc<Model>, body: &[u8], call: &Call<'_>) -> Resul
             last_user.map_or_else(String::new, Message::text)
         },
         || messages.clone(),
-    );
+    )
+    .await;
     let generation = generate(model, outline, &sampling, |draw| source.text(model.settings.error_rate, draw))?;
 
     let id = id(model, call.request_id.or(request.request_id.as_deref()), "cmpl");

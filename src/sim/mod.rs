@@ -46,6 +46,8 @@ mod tokenize;
 mod words;
 mod write;
 
+use futures::future::BoxFuture;
+
 use crate::trace::Message;
 
 pub use fault::{FaultKind, FaultRule, FaultRuleError, Route};
@@ -63,7 +65,7 @@ pub trait Oracle: Send + Sync {
     ///
     /// With tools offered, an answer may hold calls in Hermes form:
     /// `<tool_call>\n{"name": …, "arguments": {…}}\n</tool_call>`.
-    fn solve(&self, conversation: &[Message]) -> Option<String>;
+    fn solve<'a>(&'a self, conversation: &'a [Message]) -> BoxFuture<'a, Option<String>>;
 }
 
 /// Why a simulator did not start.

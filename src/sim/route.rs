@@ -11,7 +11,7 @@ use super::{
     metrics::Counters,
     model::Model,
     refusal::Refusal,
-    reply::{Call, Prepared, Reply},
+    reply::{Call, Reply},
     tokenize,
 };
 use bytes::Bytes;
@@ -75,8 +75,8 @@ pub(super) async fn handle(model: Arc<Model>, request: Request<Incoming>) -> Res
     drop(head);
     let call = Call { request_id: request_id.as_deref(), fault };
     let reply = match route {
-        Route::Chat => generated(&model, body, &call, chat::prepare).await,
-        Route::Completions => generated(&model, body, &call, completion::prepare).await,
+        Route::Chat => generated(&model, body, &call, Route::Chat).await,
+        Route::Completions => generated(&model, body, &call, Route::Completions).await,
         Route::Models => Ok(Reply::Json(models(&model))),
         Route::Health => Ok(Reply::Text(Bytes::new())),
         Route::Metrics => {
@@ -95,11 +95,11 @@ pub(super) async fn handle(model: Arc<Model>, request: Request<Incoming>) -> Res
     })
 }
 
-/// What reads a request to a generating route and draws its answer.
-type Prepare = fn(&Arc<Model>, &[u8], &Call<'_>) -> Result<Prepared, Refusal>;
-
-async fn generated(model: &Arc<Model>, body: Bytes, call: &Call<'_>, prepare: Prepare) -> Result<Reply, Refusal> {
-    let prepared = prepare(model, &body, call)?;
+async fn generated(model: &Arc<Model>, body: Bytes, call: &Call<'_>, route: Route) -> Result<Reply, Refusal> {
+    let prepared = match route {
+        Route::Completions => completion::prepare(model, &body, call).await?,
+        _ => chat::prepare(model, &body, call).await?,
+    };
     // Thousands of requests may be waiting: none holds its body meanwhile.
     drop(body);
     Ok(prepared.reply(model).await)

@@ -12,15 +12,16 @@ mod sample;
 use std::sync::Arc;
 
 use futures::{StreamExt, future::BoxFuture, stream, stream::BoxStream};
+use serde_json::{Map, Value};
 
 pub use instructed::Instructed;
 pub use random::PythonRandom;
-pub use registry::{Shipped, find_in};
+pub use registry::{Found, Opener, Shipped, find_in};
 pub use sample::{planned, select};
 
 use crate::{
     rubric::Rubric,
-    trace::{Fault, Message, TaskData, TraceTask},
+    trace::{Fault, Message, TaskData, Trace, TraceTask},
 };
 
 /// A loader of tasks.
@@ -54,10 +55,25 @@ pub trait Taskset: Send + Sync {
         None
     }
 
-    /// What a perfect model would answer next in a conversation of this taskset; `None` if it is not one of its own.
-    /// This is the simulator's `oracle` policy.
+    /// What runs around the model's turns: setup, stop conditions, finalize; `None` when there is nothing.
+    fn hooks(&self) -> Option<Arc<dyn Hooks>> {
+        None
+    }
+
+    /// What a perfect model would answer next in a conversation of this taskset, told from the conversation alone; `None`
+    /// if it is not one of its own. This is the simulator's `oracle` policy when it serves alone.
     fn solve(&self, _conversation: &[Message]) -> Option<String> {
         None
+    }
+
+    /// What a perfect model would answer next to one of its tasks; `None` where there is no reference answer. Validation
+    /// and simulated runs play with it. The default asks [`Self::solve`].
+    fn reference<'a>(
+        &'a self,
+        _task: &'a TraceTask,
+        conversation: &'a [Message],
+    ) -> BoxFuture<'a, Result<Option<String>, Fault>> {
+        Box::pin(std::future::ready(Ok(self.solve(conversation))))
     }
 }
 
@@ -78,10 +94,45 @@ pub enum TasksetSize {
     Infinite,
 }
 
-/// Whoever talks with the model in a multi-turn task. One per rollout; it may keep state.
+/// What a taskset's own functions keep for the length of a rollout. JSON, so that it outlives the process that made it and
+/// is there again when an old rollout is scored anew; the trace records it ([`Trace::state`]).
+pub type State = Map<String, Value>;
+
+/// A rollout between two turns, as the taskset's own functions see it.
+#[derive(Debug)]
+pub struct Exchange<'a> {
+    /// The conversation so far.
+    pub conversation: &'a [Message],
+    /// What the taskset keeps for this rollout.
+    pub state: &'a mut State,
+}
+
+/// Whoever talks with the model in a multi-turn task. One per rollout; it may keep state of its own, too.
 pub trait User: Send {
     /// What the user does after the conversation so far (empty when the user opens it).
-    fn reply<'a>(&'a mut self, conversation: &'a [Message]) -> BoxFuture<'a, Result<UserTurn, Fault>>;
+    fn reply<'a>(&'a mut self, exchange: Exchange<'a>) -> BoxFuture<'a, Result<UserTurn, Fault>>;
+}
+
+/// What runs around the turns of every rollout of a taskset.
+pub trait Hooks: Send + Sync {
+    /// Runs before the first turn. A failure fails the rollout.
+    fn setup<'a>(&'a self, _task: &'a TraceTask, _state: &'a mut State) -> BoxFuture<'a, Result<(), Fault>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// Asked after each model turn: the name of the stop condition that ends the rollout now, in the ordinary way.
+    fn stop<'a>(
+        &'a self,
+        _task: &'a TraceTask,
+        _exchange: Exchange<'a>,
+    ) -> BoxFuture<'a, Result<Option<String>, Fault>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    /// Runs after the last turn of a rollout that did not fail, before it is scored.
+    fn finalize<'a>(&'a self, _trace: &'a Trace, _state: &'a mut State) -> BoxFuture<'a, Result<(), Fault>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
 }
 
 /// What a user does.

@@ -1,6 +1,6 @@
 //! The register of shipped tasksets: what is known of one before it is opened.
 
-use std::sync::Arc;
+use std::{borrow::Cow, path::PathBuf, sync::Arc};
 
 use super::{Taskset, TasksetError};
 use crate::config::{self, Section};
@@ -17,6 +17,36 @@ pub struct Shipped {
     /// Opens it from its block of the configuration, each key with its meaning ([`Section::doc`]); reads no data and asks
     /// for no secret. Faults of the configuration are recorded in the section and do not fail the call.
     pub open: fn(&mut Section<'_>) -> Result<Arc<dyn Taskset>, TasksetError>,
+}
+
+/// A taskset that was found by its id and is not open yet.
+#[derive(Clone)]
+pub struct Found {
+    /// What runs and messages call it.
+    pub id: String,
+    /// One line: what the model has to do.
+    pub summary: String,
+    /// Its card, in Markdown.
+    pub card: Cow<'static, str>,
+    /// The folder it was found in; `None` for one that ships.
+    pub folder: Option<PathBuf>,
+    /// Opens it, as [`Shipped::open`] does.
+    pub open: Opener,
+}
+
+/// Opens a taskset from its block of the configuration.
+pub type Opener = Arc<dyn Fn(&mut Section<'_>) -> Result<Arc<dyn Taskset>, TasksetError> + Send + Sync>;
+
+impl From<&Shipped> for Found {
+    fn from(shipped: &Shipped) -> Self {
+        Self {
+            id: shipped.id.to_owned(),
+            summary: shipped.summary.to_owned(),
+            card: Cow::Borrowed(shipped.readme),
+            folder: None,
+            open: Arc::new(shipped.open),
+        }
+    }
 }
 
 /// Finds a taskset by name. Case and `_` for `-` do not matter, an owner before a slash, a version after an `@` and a

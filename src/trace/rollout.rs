@@ -221,6 +221,23 @@ impl Trace {
         self.errors.push(fault);
     }
 
+    /// The key in `info` of what the taskset's own functions kept for the rollout.
+    const STATE: &str = "state";
+
+    /// What the taskset's own functions kept for the rollout; nothing if they kept nothing.
+    pub fn state(&self) -> Option<&Map<String, Value>> {
+        self.info.get(Self::STATE)?.as_object()
+    }
+
+    /// Keeps what the taskset's own functions have for the rollout; an empty one is not written down.
+    pub fn keep_state(&mut self, state: Map<String, Value>) {
+        if state.is_empty() {
+            self.info.shift_remove(Self::STATE);
+        } else {
+            self.info.insert(Self::STATE.to_owned(), Value::Object(state));
+        }
+    }
+
     /// Splits the finished agent stage between the model's calls and the harness.
     pub fn split_agent_time(&mut self) {
         let agent = &mut self.timing.agent;

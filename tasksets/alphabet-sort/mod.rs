@@ -15,7 +15,7 @@ use super::conversation::{said_by_user, turns};
 use crate::{
     config::Section,
     rubric::Rubric,
-    taskset::{Shipped, TaskStream, Taskset, TasksetError, TasksetSize, User, UserTurn, generated},
+    taskset::{Exchange, Shipped, TaskStream, Taskset, TasksetError, TasksetSize, User, UserTurn, generated},
     trace::{Fault, Message, TraceTask},
 };
 
@@ -114,8 +114,8 @@ struct ScriptedUser {
 }
 
 impl User for ScriptedUser {
-    fn reply<'a>(&'a mut self, conversation: &'a [Message]) -> BoxFuture<'a, Result<UserTurn, Fault>> {
-        let next = turns(conversation).checked_sub(1).and_then(|turn| self.follow_ups.get(turn));
+    fn reply<'a>(&'a mut self, exchange: Exchange<'a>) -> BoxFuture<'a, Result<UserTurn, Fault>> {
+        let next = turns(exchange.conversation).checked_sub(1).and_then(|turn| self.follow_ups.get(turn));
         let turn = next.map_or(UserTurn::Close, |text| UserTurn::Say(vec![Message::user(text)]));
         Box::pin(std::future::ready(Ok(turn)))
     }

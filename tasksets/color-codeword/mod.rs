@@ -12,7 +12,9 @@ use super::conversation::{instructions, replies, turns};
 use crate::{
     config::Section,
     rubric::{Rubric, Score, ScoreContext, tags::tag, text::excerpt},
-    taskset::{PythonRandom, Shipped, TaskStream, Taskset, TasksetError, TasksetSize, User, UserTurn, generated},
+    taskset::{
+        Exchange, PythonRandom, Shipped, TaskStream, Taskset, TasksetError, TasksetSize, User, UserTurn, generated,
+    },
     trace::{Content, ContentPart, Fault, ImageUrl, Message, Prompt, TaskData, TraceTask, UserMessage},
 };
 
@@ -163,8 +165,8 @@ struct Projector {
 }
 
 impl User for Projector {
-    fn reply<'a>(&'a mut self, conversation: &'a [Message]) -> BoxFuture<'a, Result<UserTurn, Fault>> {
-        let next = turns(conversation).checked_sub(1).and_then(|turn| self.pictures.get(turn));
+    fn reply<'a>(&'a mut self, exchange: Exchange<'a>) -> BoxFuture<'a, Result<UserTurn, Fault>> {
+        let next = turns(exchange.conversation).checked_sub(1).and_then(|turn| self.pictures.get(turn));
         let turn = next.map_or(UserTurn::Close, |picture| {
             let text = "The word goes on. Give all of it, from the first picture on.".to_owned();
             UserTurn::Say(vec![said(vec![ContentPart::Text { text }, image(picture)])])

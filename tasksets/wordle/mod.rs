@@ -13,7 +13,9 @@ use super::conversation::{instructions, replies, said_by_user, turns};
 use crate::{
     config::Section,
     rubric::{Rubric, Score, ScoreContext, strip_think},
-    taskset::{PythonRandom, Shipped, TaskStream, Taskset, TasksetError, TasksetSize, User, UserTurn, generated},
+    taskset::{
+        Exchange, PythonRandom, Shipped, TaskStream, Taskset, TasksetError, TasksetSize, User, UserTurn, generated,
+    },
     trace::{Fault, Message, Prompt, TaskData, TraceTask},
 };
 
@@ -124,8 +126,8 @@ struct Referee {
 }
 
 impl User for Referee {
-    fn reply<'a>(&'a mut self, conversation: &'a [Message]) -> BoxFuture<'a, Result<UserTurn, Fault>> {
-        Box::pin(std::future::ready(self.game.clone().map(|game| referee(&game, conversation))))
+    fn reply<'a>(&'a mut self, exchange: Exchange<'a>) -> BoxFuture<'a, Result<UserTurn, Fault>> {
+        Box::pin(std::future::ready(self.game.clone().map(|game| referee(&game, exchange.conversation))))
     }
 }
 

@@ -131,7 +131,7 @@ pub(super) fn open_taskset(id: &str, block: &mut Section<'_>) -> Option<Result<A
         return None;
     }
     match tasksets::find(id) {
-        Ok(shipped) => Some((shipped.open)(block)),
+        Ok(found) => Some((found.open)(block)),
         Err(error) => {
             block.fault("id", error.to_string());
             block.accept_rest();

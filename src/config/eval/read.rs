@@ -23,8 +23,8 @@ const MAX_CONCURRENT: usize = 128;
 const SIMULATED_MODEL: &str = "simulator";
 
 impl EvalConfig {
-    /// Reads the whole document. `taskset` reads what belongs to the taskset of this id from the block `env.taskset`; it
-    /// records a fault at `id` where there is no such taskset.
+    /// Reads the whole document. `taskset` reads what belongs to the taskset of this id, as it was given, from the block
+    /// `env.taskset`; it records a fault at `id` where there is no such taskset.
     pub fn read(root: &mut Section<'_>, mut taskset: impl FnMut(&str, &mut Section<'_>)) -> Self {
         let model: Option<String> =
             root.doc("Model name sent to the endpoint; required once client.base_url is given").get("model");
@@ -220,18 +220,22 @@ fn read_taskset(env: &mut Section<'_>, taskset: &mut impl FnMut(&str, &mut Secti
             task.fault(key, "not supported yet: rollhouse scores a task with the rubric of its taskset; leave it out");
         }
     }
-    let plain = plain_id(&id);
-    taskset(&plain, &mut block);
+    taskset(&id, &mut block);
     if id.is_empty() {
         // Its keys cannot be judged before it has a name.
         block.accept_rest();
     }
-    (plain, system_prompt)
+    (label_of(&id), system_prompt)
 }
 
-/// `owner/name@version` without owner and version, in kebab case.
-fn plain_id(id: &str) -> String {
-    let name = id.rsplit_once('/').map_or(id, |(_, name)| name);
+/// What runs call a taskset: `owner/name@version` without owner and version, a path by its last part, in kebab case.
+fn label_of(id: &str) -> String {
+    // `.` and `..` are named after the folder they stand for.
+    let path = Path::new(id).canonicalize().unwrap_or_default();
+    let name = match Path::new(id).file_name() {
+        None if !id.is_empty() => path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        name => name.unwrap_or_default().to_string_lossy().into_owned(),
+    };
     let name = name.split('@').next().unwrap_or_default();
     name.to_lowercase().replace('_', "-")
 }
@@ -239,7 +243,7 @@ fn plain_id(id: &str) -> String {
 fn read_env_id(env: &mut Section<'_>) {
     let id: String =
         env.doc("Env class; rollhouse has the single-agent env, which stands for no id").get_or("id", String::new());
-    if !id.is_empty() && plain_id(&id) != "single-agent" {
+    if !id.is_empty() && label_of(&id) != "single-agent" {
         env.fault("id", format!("the env `{id}` is not supported yet; expected \"\", the single-agent env"));
     }
 }

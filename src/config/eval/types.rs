@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 /// Everything `rollhouse eval` does, resolved from files, flags and defaults.
 #[derive(Clone, Debug)]
 pub struct EvalConfig {
-    /// Taskset id, owner and version stripped.
+    /// What runs call the taskset: its id without owner and version, or the name of its folder.
     pub taskset: String,
     /// File whose text takes the place of every task's system prompt.
     pub system_prompt: Option<PathBuf>,
