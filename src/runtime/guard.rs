@@ -1,0 +1,78 @@
+//! A small process that outlives this one to end what is left. The kernel ends our children with us, but not what
+//! they started themselves.
+
+use std::{
+    fs::File,
+    io::Write as _,
+    sync::{Mutex, PoisonError},
+};
+
+use nix::unistd::Pid;
+
+use super::process::{Program, Stream, mark, spawn_untied};
+
+/// Keeps the living groups; at the end of its input, which is our end, it kills those that are left, and then whoever
+/// left its group but carries our mark in its environment; again, for what those were just starting.
+const SCRIPT: &str = r#"
+while read -r mark group; do
+    case $mark in
+    +) groups="$groups $group" ;;
+    *)
+        left=
+        for other in $groups; do [ "$other" = "$group" ] || left="$left $other"; done
+        groups=$left
+        ;;
+    esac
+done
+for group in $groups; do kill -KILL "-$group"; done
+for pass in 1 2 3; do
+    for owned in $(grep -l "$1" /proc/[0-9]*/environ); do
+        owned=${owned#/proc/}
+        kill -KILL "${owned%/environ}"
+    done
+done
+"#;
+
+/// The guard's input, made with the first group; `None` when there could be no guard. Groups come and go on the thread of
+/// the processes alone: the lock is never waited for.
+static INPUT: Mutex<Option<Option<File>>> = Mutex::new(None);
+
+/// A group that must not outlive this process.
+pub(super) fn watch(group: Pid) {
+    tell('+', group);
+}
+
+/// A group that has ended.
+pub(super) fn forget(group: Pid) {
+    tell('-', group);
+}
+
+fn tell(mark: char, group: Pid) {
+    let mut input = INPUT.lock().unwrap_or_else(PoisonError::into_inner);
+    let line = format!("{mark} {group}\n");
+    // A line is smaller than what the pipe writes in one piece, and the guard does nothing but read.
+    if let Some(file) = input.get_or_insert_with(start)
+        && file.write_all(line.as_bytes()).is_err()
+    {
+        tracing::warn!("the guard of child processes has ended: if this process is killed, some of theirs may stay");
+        *input = Some(None);
+    }
+}
+
+fn start() -> Option<File> {
+    let shell = Program {
+        arguments: vec!["-c".into(), SCRIPT.into(), "rollhouse-guard".into(), mark().into()],
+        environment: vec![("PATH".into(), "/usr/bin:/bin".into())],
+        folder: Some("/".into()),
+        stdin: Stream::Piped,
+        ..Program::new("/bin/sh")
+    };
+    let started = spawn_untied(&shell).map_err(|error| error.to_string());
+    match started {
+        Ok(input) => Some(input.into()),
+        Err(problem) => {
+            tracing::warn!(problem, "no guard of child processes: if this process is killed, some of theirs may stay");
+            None
+        }
+    }
+}
