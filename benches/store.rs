@@ -79,7 +79,10 @@ fn run(rows: u64) -> PathBuf {
 fn index_for_resume(bencher: Bencher<'_, '_>) {
     let path = run(rows()).join("traces.jsonl");
     let bytes = BytesCount::new(fs::metadata(&path).unwrap().len());
-    bencher.counter(bytes).counter(ItemsCount::new(rows())).bench(|| Index::open(&path).unwrap().finished());
+    bencher
+        .counter(bytes)
+        .counter(ItemsCount::new(rows()))
+        .bench(|| Index::open(&path, &path.with_file_name("pending.jsonl")).unwrap().finished());
 }
 
 #[divan::bench(sample_count = 5)]
@@ -101,7 +104,9 @@ fn summarise(bencher: Bencher<'_, '_>) {
         simulated: false,
         num_rollouts: 4,
         tasks: None,
+        taskset_files: std::collections::BTreeMap::new(),
         attempts: Vec::new(),
+        source: None,
     };
     bencher.counter(ItemsCount::new(rows())).bench(|| Summary::of_run(&run, &state).unwrap());
 }

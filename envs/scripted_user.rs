@@ -27,12 +27,12 @@ impl ScriptedUser {
     }
 
     async fn talk(&self, task: &Task, mut user: Box<dyn User>, deadline: Option<Instant>) -> Trace {
-        let mut rollout = self.agent.begin(task, deadline);
+        let mut rollout = self.agent.begin(task, self.taskset.hooks(), deadline).await;
         let mut say = task.data.opening();
         // A task whose prompt is only instructions is opened by its user.
         let mut user_opens = !say.iter().any(|message| !matches!(message, Message::System(_)));
         loop {
-            if user_opens || say.is_empty() {
+            if rollout.open() && (user_opens || say.is_empty()) {
                 match user.reply(rollout.exchange()).await {
                     Ok(UserTurn::Say(messages)) => say.extend(messages),
                     Ok(UserTurn::Close) => rollout.stop("user_closed"),
@@ -41,7 +41,7 @@ impl ScriptedUser {
                 user_opens = false;
             }
             if !rollout.segment(std::mem::take(&mut say)).await {
-                return rollout.finish(self.taskset.rubric()).await;
+                return rollout.finish().await;
             }
         }
     }

@@ -27,6 +27,6 @@ impl SingleAgent {
 
 impl Env for SingleAgent {
     fn run<'a>(&'a self, task: &'a Task, deadline: Option<Instant>) -> BoxFuture<'a, Vec<Trace>> {
-        Box::pin(async move { vec![self.agent.run(task, self.taskset.rubric(), deadline).await] })
+        Box::pin(async move { vec![self.agent.run(task, self.taskset.hooks(), deadline).await] })
     }
 }

@@ -4,12 +4,16 @@
 use std::{fs, path::Path, time::Duration};
 
 use proptest::prelude::*;
-use rollhouse::config::{Document, EvalConfig, Layer, Parsed, Resolved, Section, differences, flag_help};
+use rollhouse::{
+    config::{Document, EvalConfig, Layer, Parsed, Resolved, Section, differences, flag_help},
+    rubric::judge::read_all,
+};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// A taskset with a few fields; any other id is unknown.
 fn demo_taskset(id: &str, block: &mut Section<'_>) {
+    read_all(block);
     match id {
         "alphabet-sort" | "Alphabet_Sort" | "primeintellect/alphabet-sort@0.1.2" => {
             block.doc("Fewest turns").get_in("min_turns", 1..=20_u64, 1);
@@ -439,7 +443,7 @@ fn what_would_change_the_result_is_refused_and_what_would_not_is_told() {
             "--env.agent.runtime.type",
             "docker",
             "--env.taskset.task.judges",
-            "[{\"id\": \"rubric\"}]",
+            "[{\"id\": \"decision\"}, {\"id\": \"rubric\"}]",
             "--client.type",
             "train",
         ],
@@ -447,8 +451,9 @@ fn what_would_change_the_result_is_refused_and_what_would_not_is_told() {
             "--env.id: env.id: the env `best-of-n` is not supported yet; expected \"\", the single-agent env",
             "--env.agent.harness.id: env.agent.harness.id: the harness `bash` is not supported yet; expected `null`, which chats in process",
             "--env.agent.runtime.type: env.agent.runtime.type: the runtime `docker` is not supported yet; expected `subprocess`",
-            "--env.taskset.task.judges: env.taskset.task.judges: not supported yet: rollhouse scores a task with the rubric of its taskset; leave it out",
+            "--env.taskset.task.judges: env.taskset.task.judges[0].id: the judge `decision` asks an evaluations API of its own, which rollhouse does not speak; use `reference` or `rubric`",
             "--client.type: client.type: the token-in client `train` is not supported yet; expected `eval`",
+            "env.taskset.task.judges[1].path: missing; expected a path",
         ],
     );
     let line = ["alphabet-sort", "--push", "--env.interception.multiplex", "8", "--env.max-concurrent-agents", "2"];
@@ -522,6 +527,22 @@ fn reread(dump: &Value) -> (Value, usize) {
 }
 
 #[test]
+fn a_judge_may_move_and_not_change() {
+    let dump = |judge: &str| {
+        let judges = format!("[{{\"id\": \"reference\", {judge}}}]");
+        read(&[], &["alphabet-sort", "--env.taskset.task.judges", &judges]).1.dump()
+    };
+    let saved = dump("\"model\": \"a\", \"base_url\": \"http://h/v1\"");
+    let moved = dump("\"model\": \"a\", \"base_url\": \"http://other/v1\", \"api_key_var\": \"K\", \"max_retries\": 9");
+    assert_eq!(differences(&saved, &moved), []);
+    let keys = |now: &str| -> Vec<String> {
+        differences(&saved, &dump(now)).into_iter().map(|difference| difference.key).collect()
+    };
+    assert_eq!(keys("\"model\": \"b\", \"base_url\": \"http://h/v1\""), ["env.taskset.task.judges[0].model"]);
+    assert_eq!(keys("\"model\": \"a\""), ["env.taskset.task.judges[0].an endpoint of its own"]);
+}
+
+#[test]
 fn a_resumed_run_may_differ_only_in_what_changes_no_rollout() {
     let base = "alphabet-sort -m m -b http://h/v1 -n 3 -r 2";
     let dump = |extra: &str| {
@@ -539,6 +560,24 @@ fn a_resumed_run_may_differ_only_in_what_changes_no_rollout() {
         differences(&saved, &simulated)[0].to_string(),
         "client.base_url: \"http://h/v1\" in the saved run, null now"
     );
+}
+
+#[test]
+fn where_a_python_taskset_runs_may_change_and_what_it_sees_may_not() {
+    let keys = json!({"python": null, "workers": null, "memory_mb": 8192, "pass_env": [], "timeout": 60.0});
+    let saved = json!({"env": {"taskset": keys}});
+    let mut now = saved.clone();
+    for (key, value) in [("python", json!("/x")), ("workers", json!(3)), ("memory_mb", json!(64))] {
+        now["env"]["taskset"][key] = value;
+    }
+    assert_eq!(differences(&saved, &now), []);
+    now["env"]["taskset"]["timeout"] = json!(1.0);
+    now["env"]["taskset"]["pass_env"] = json!(["A"]);
+    let keys: Vec<String> = differences(&saved, &now).into_iter().map(|difference| difference.key).collect();
+    assert_eq!(keys, ["env.taskset.pass_env", "env.taskset.timeout"]);
+    // Another taskset's key of the same name is its own.
+    let own = |workers: u32| json!({"env": {"taskset": {"workers": workers}}});
+    assert_eq!(differences(&own(1), &own(2)).len(), 1);
 }
 
 #[test]

@@ -7,11 +7,15 @@ use std::{
     process::{Command, Stdio},
 };
 
-use rollhouse::config::{EvalConfig, Section};
+use rollhouse::{
+    config::{EvalConfig, Section},
+    rubric::judge::read_all,
+};
 use serde_json::{Map, Value};
 
 /// The fields of `tests/python/rh_demo.py`.
 fn demo_taskset(id: &str, block: &mut Section<'_>) {
+    read_all(block);
     if id == "rh-demo" {
         block.get_or("min_turns", 1_i64);
         block.get_or("power", 4.0);

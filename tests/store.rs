@@ -62,7 +62,7 @@ fn journal_of(folder: &Path, lines: &[String]) -> PathBuf {
 
 /// Runs a plan over `tasks` tasks to its end and returns task index to missing episodes, the counts and what is left over.
 fn missing(path: &Path, tasks: u64, num_rollouts: u32) -> (BTreeMap<u64, u32>, rollhouse::eval::PlanCounts, usize) {
-    let index = Index::open(path).unwrap();
+    let index = Index::open(path, &path.with_file_name("pending.jsonl")).unwrap();
     let tasks = stream::iter((0..tasks).map(|index| Ok(task(index)))).boxed();
     let mut plan = Plan::new(tasks, num_rollouts, index);
     let mut missing = BTreeMap::new();
@@ -121,7 +121,7 @@ async fn a_line_cut_at_any_byte_costs_only_itself() {
     let second = lines[0].len() + 1;
     for length in second..=whole.len() {
         fs::write(&path, &whole[..length]).unwrap();
-        let index = Index::open(&path).unwrap();
+        let index = Index::open(&path, &path.with_file_name("pending.jsonl")).unwrap();
         // All but the line feed is a whole episode; anything shorter is torn.
         let finished = if length >= whole.len() - 1 { 2 } else { 1 };
         assert_eq!(index.finished(), finished, "cut at {length}");
@@ -160,11 +160,98 @@ fn resume_keeps_finished_lines_byte_for_byte_and_drops_the_others() {
         truncated.to_string(),
     ];
     let path = journal_of(folder.path(), &lines);
-    assert_eq!(missing(&path, 3, 2).0, BTreeMap::from([(0, 1), (1, 1), (2, 2)]));
+    // What only lacks scores is not redone.
+    assert_eq!(missing(&path, 3, 2).0, BTreeMap::from([(0, 1), (1, 1), (2, 0)]));
+    let pending = fs::read_to_string(path.with_file_name("pending.jsonl")).unwrap();
+    assert_eq!(pending.lines().collect::<Vec<_>>(), [&lines[5], &lines[6]]);
     let kept = fs::read_to_string(&path).unwrap();
     let kept: Vec<&str> = kept.lines().filter(|line| !line.is_empty()).collect();
-    assert_eq!(kept, [&lines[1], &lines[8]]);
+    assert_eq!(kept, [&lines[4], &lines[8]], "of two lines of one episode the last");
     assert!(rows(&path)[1].truncated);
+}
+
+fn open(path: &Path) -> Index {
+    Index::open(path, &path.with_file_name("pending.jsonl")).unwrap()
+}
+
+/// A finished episode of a group is written anew when the group grows; the run may die before the old line is taken out.
+#[test]
+fn the_last_finished_line_of_an_episode_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let lines = [("a", 0.25), ("b", 0.5), ("a", 1.0)].map(|(id, reward)| line(id, &task(0), Some(reward)).to_string());
+    let path = journal_of(folder.path(), &lines);
+    let mut index = open(&path);
+    assert_eq!((index.finished(), index.reward()), (2, 1.5));
+    let kept = [index.take(rows(&path)[0].task), index.take(rows(&path)[0].task)];
+    assert_eq!(kept.map(|span| read_line(&path, span.unwrap()).unwrap()), [lines[1].clone(), lines[2].clone()]);
+}
+
+#[test]
+fn a_failure_in_scoring_costs_no_agents_work_and_any_other_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let with = |id: &str, stop: &str, classes: &[&str]| {
+        let mut line = line(id, &task(0), None);
+        let errors = classes.iter().map(|class| json!({"type": class, "message": "no"})).collect::<Vec<_>>();
+        line["traces"][0]["errors"] = errors.into();
+        line["traces"][0]["stop_condition"] = stop.into();
+        line
+    };
+    let mut grouped = line("group", &task(0), Some(1.0));
+    grouped["ok"] = false.into();
+    grouped["errors"] = json!([{"type": "ScoringError", "message": "group reward `best`: no"}]);
+    let mut unsaid = line("unsaid", &task(0), Some(1.0));
+    unsaid["ok"] = false.into();
+    let lines = [
+        with("judge", "agent_completed", &["JudgeError"]),
+        with("retried", "max_turns", &["ProviderError", "ScoringError"]),
+        grouped,
+        with("provider", "provider_error", &["ProviderError"]),
+        with("finalize", "agent_completed", &["TaskError"]),
+        with("user", "judge_error", &["JudgeError"]),
+        with("later", "agent_completed", &["ScoringError", "ProviderError"]),
+        unsaid,
+    ]
+    .map(|line| line.to_string());
+    let path = journal_of(folder.path(), &lines);
+    let pending = path.with_file_name("pending.jsonl");
+    for _ in 0..2 {
+        let index = open(&path);
+        assert_eq!((index.finished(), index.pending()), (0, 3));
+        let text = fs::read_to_string(&pending).unwrap();
+        assert_eq!(text.lines().collect::<Vec<_>>(), lines[..3].iter().collect::<Vec<_>>());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "");
+    }
+}
+
+#[test]
+fn pending_episodes_are_thinned_out_and_a_file_of_none_goes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = journal_of(folder.path(), &[line("a", &task(0), Some(1.0)).to_string()]);
+    let pending = path.with_file_name("pending.jsonl");
+    let waits = |id: &str, part: &str| {
+        let mut waits = line(id, &task(0), Some(1.0));
+        waits["part"] = part.into();
+        waits.to_string()
+    };
+    let lines = [waits("a", "old"), waits("b", "played"), waits("c", "played"), waits("b", "scored")];
+    fs::write(&pending, format!("{}\nhalf a li", lines.join("\n"))).unwrap();
+    let mut index = open(&path);
+    let spans = [index.take_pending(rows(&path)[0].task), index.take_pending(rows(&path)[0].task)];
+    assert_eq!(spans.map(|span| read_line(&pending, span.unwrap()).unwrap()), [lines[2].clone(), lines[3].clone()]);
+    assert_eq!(fs::read_to_string(&pending).unwrap(), format!("{}\n{}\n", lines[2], lines[3]));
+    fs::write(&pending, format!("{}\n", lines[0])).unwrap();
+    assert_eq!((open(&path).pending(), pending.exists()), (0, false));
+}
+
+#[test]
+fn a_run_with_pending_episodes_is_not_begun_afresh() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(RunDir::open(folder.path(), Path::new("run"), Opening::Fresh).unwrap());
+    fs::write(folder.path().join("run/pending.jsonl"), "{}\n").unwrap();
+    let refused = RunDir::open(folder.path(), Path::new("run"), Opening::Fresh).unwrap_err();
+    assert!(matches!(refused, StoreError::NotEmpty { .. }), "{refused}");
+    drop(RunDir::open(folder.path(), Path::new("run"), Opening::Clean).unwrap());
+    assert!(!folder.path().join("run/pending.jsonl").exists());
 }
 
 #[test]
@@ -188,7 +275,7 @@ fn surplus_and_unselected_rows_are_left_over() {
         .map(|(id, index)| line(&id.to_string(), &task(*index), Some(1.0)).to_string())
         .collect();
     let path = journal_of(folder.path(), &lines);
-    let index = Index::open(&path).unwrap();
+    let index = Index::open(&path, &path.with_file_name("pending.jsonl")).unwrap();
     let tasks = stream::iter((0..2).map(|index| Ok(task(index)))).boxed();
     let mut plan = Plan::new(tasks, 2, index);
     let assignment = futures::executor::block_on(plan.next()).unwrap().unwrap();
@@ -374,7 +461,7 @@ fn each_launch_has_its_log() {
     let output = tempfile::tempdir().unwrap();
     let run = RunDir::open(output.path(), Path::new("run"), Opening::Fresh).unwrap();
     for number in 1..=3 {
-        assert_eq!(run.begin_attempt().unwrap().0, number);
+        assert_eq!(run.begin_attempt("eval").unwrap().0, number);
         let latest = fs::read_link(run.path().join("logs/latest")).unwrap();
         assert_eq!(latest, Path::new(&format!("attempt_{number}")));
     }

@@ -25,7 +25,9 @@ fn state(tasks: u64, num_rollouts: u32) -> RunState {
         simulated: true,
         num_rollouts,
         tasks: Some(tasks),
+        taskset_files: std::collections::BTreeMap::new(),
         attempts: vec![Attempt { number: 1, started: 0.0, seconds: 2.0, resumed: 0 }],
+        source: None,
     }
 }
 
@@ -179,7 +181,7 @@ fn ten_tasks_stopped_at_thirty_and_resumed() {
     let first: Vec<String> = first.into_iter().map(|(_, line)| line).collect();
     write(run.path(), &first);
     let path = run.path().join("traces.jsonl");
-    let index = Index::open(&path).unwrap();
+    let index = Index::open(&path, &path.with_file_name("pending.jsonl")).unwrap();
     assert!(index.finished() < 30);
     let finished = fs::read_to_string(&path).unwrap();
     let redone = first.iter().filter(|line| !finished.contains(line.as_str())).cloned();
@@ -222,7 +224,7 @@ proptest! {
         let lines: Vec<String> = rollouts.iter().enumerate().map(|(id, rollout)| line(id, *rollout)).collect();
         write(run.path(), &lines);
         let path = run.path().join("traces.jsonl");
-        let index = Index::open(&path).unwrap();
+        let index = Index::open(&path, &path.with_file_name("pending.jsonl")).unwrap();
         let stream = stream::iter((0..tasks).map(|task| {
             let data = TaskData { idx: Some(task), ..TaskData::default() };
             let hash = Some(hash(task));

@@ -1,7 +1,8 @@
-//! The life of one rollout: harness, finalize, score; budgets, deadlines, retries and the outcome.
+//! The life of one rollout: setup, harness, finalize; budgets, deadlines, retries and the outcome.
 //!
-//! What enters is a task and its rubric; what leaves is always a complete trace: scored, or with the failure that
-//! decided it. A budget, a full context window and the agent's own time-out are ordinary endings that are scored.
+//! What enters is a task and the hooks of its taskset; what leaves is always a complete trace: one that waits to be
+//! scored, or one with the failure that decided it. A budget, a full context window, a stop condition of the taskset
+//! and the time-out of a stage are ordinary endings that are scored.
 
 mod limits;
 mod retry;
@@ -17,9 +18,8 @@ use crate::{
     config::{Limits, RetryRules, StageDeadlines},
     harness::Harness,
     inference::Pool,
-    rubric::Rubric,
     store::Event,
-    taskset::Task,
+    taskset::{Hooks, Task},
     trace::{AgentInfo, Fault, FaultClass, Trace},
 };
 
@@ -52,23 +52,31 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Opens a rollout that its caller drives turn by turn, with the deadline of the whole episode.
-    pub fn begin(self: &Arc<Self>, task: &Task, deadline: Option<Instant>) -> Rollout {
-        Rollout::begin(Arc::clone(self), task, deadline)
+    /// Opens a rollout that its caller drives turn by turn, with the deadline of the whole episode; its setup has run
+    /// then. Where that failed or took too long, no segment can run.
+    pub async fn begin(
+        self: &Arc<Self>,
+        task: &Task,
+        hooks: Option<Arc<dyn Hooks>>,
+        deadline: Option<Instant>,
+    ) -> Rollout {
+        let mut rollout = Rollout::begin(Arc::clone(self), task, hooks, deadline);
+        rollout.set_up().await;
+        rollout
     }
 
     /// Runs a single-segment rollout on the task's own prompt, and again while it fails and may be retried. The trace
-    /// carries the failures of the attempts before it.
-    pub async fn run(self: &Arc<Self>, task: &Task, rubric: &Rubric, deadline: Option<Instant>) -> Trace {
+    /// carries the failures of the attempts before it. It is not scored.
+    pub async fn run(self: &Arc<Self>, task: &Task, hooks: Option<Arc<dyn Hooks>>, deadline: Option<Instant>) -> Trace {
         let mut budget = RetryBudget::new(&self.retries);
         let mut history = Vec::new();
         loop {
-            let mut rollout = self.begin(task, deadline);
+            let mut rollout = self.begin(task, hooks.clone(), deadline).await;
             if task.data.prompt.is_none() {
                 rollout.fail(Fault::new(FaultClass::Task, "the task has no prompt and no user who opens it"));
             }
             rollout.segment(task.data.opening()).await;
-            let mut trace = rollout.finish(rubric).await;
+            let mut trace = rollout.finish().await;
             let backoff = if trace.ok { None } else { budget.take(&trace.errors) };
             let Some(backoff) = backoff else {
                 trace.errors.splice(0..0, history);

@@ -1,17 +1,16 @@
 //! One rollout as a state machine: open, any number of segments, finished.
 
-use std::{sync::Arc, time::Duration};
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
-use futures::future::BoxFuture;
+use futures::{FutureExt as _, future::BoxFuture};
 use tokio::time::{Instant, timeout_at};
 
 use super::{Agent, limits::Spent};
 use crate::{
     harness::{Halt, Model},
     inference::{ChatCall, ChatFailure, ChatReply, FailedAttempt, FailureKind, Session},
-    rubric::Rubric,
     store::Event,
-    taskset::{Exchange, State, Task},
+    taskset::{Exchange, Hooks, State, Task},
     trace::{AssistantMessage, Fault, FaultClass, Message, ModelCall, TimeSpan, Trace, now},
 };
 
@@ -22,6 +21,7 @@ const ENDPOINT: &str = "/chat/completions";
 pub struct Rollout {
     agent: Arc<Agent>,
     task: Task,
+    hooks: Option<Arc<dyn Hooks>>,
     /// On the heap: it is large, and would lie in the future of every stage that it is handed to.
     trace: Box<Trace>,
     session: Session,
@@ -34,7 +34,12 @@ pub struct Rollout {
 }
 
 impl Rollout {
-    pub(super) fn begin(agent: Arc<Agent>, task: &Task, deadline: Option<Instant>) -> Self {
+    pub(super) fn begin(
+        agent: Arc<Agent>,
+        task: &Task,
+        hooks: Option<Arc<dyn Hooks>>,
+        deadline: Option<Instant>,
+    ) -> Self {
         let mut trace = Box::new(Trace::new(Arc::clone(task), agent.info.clone()));
         let started = trace.timing.start;
         tracing::debug!(id = %trace.id, task = task.data.idx, "rollout start");
@@ -46,6 +51,7 @@ impl Rollout {
             agent_time_left: agent.deadlines.rollout.or(seconds(task.data.timeout.agent)),
             agent,
             task: Arc::clone(task),
+            hooks,
             trace,
             conversation: Vec::new(),
             leaf: None,
@@ -53,6 +59,17 @@ impl Rollout {
             spent: Spent::default(),
             deadline,
         }
+    }
+
+    /// Runs the taskset's setup under its deadline. Too slow, it ends the rollout in the ordinary way.
+    pub(super) async fn set_up(&mut self) {
+        let Some(hooks) = self.hooks.clone() else { return };
+        let deadline = self.stage_end(self.agent.deadlines.setup, self.task.data.timeout.setup);
+        self.trace.timing.setup = TimeSpan::begin();
+        let done = within(deadline, caught("setup", hooks.setup(&self.task, &mut self.state))).await;
+        self.conclude("setup", done);
+        self.trace.timing.setup.finish();
+        self.trace.timing.agent.start = self.trace.timing.setup.end;
     }
 
     /// Whether another segment can run.
@@ -98,47 +115,47 @@ impl Rollout {
         self.trace.record_fault(fault);
     }
 
-    /// Finalizes and scores, unless the rollout failed, and hands the trace on.
-    pub async fn finish(mut self, rubric: &Rubric) -> Trace {
+    /// Finalizes, unless the rollout failed, and hands the trace on to be scored.
+    pub async fn finish(mut self) -> Trace {
         self.stop("agent_completed");
         self.trace.timing.agent.end = now();
         self.trace.split_agent_time();
-        self.trace.keep_state(std::mem::take(&mut self.state));
         if self.trace.errors.is_empty() {
-            let at = now();
-            self.trace.timing.finalize = TimeSpan { start: at, end: at };
-            self.trace.timing.scoring = TimeSpan { start: at, end: 0.0 };
-            self.score(rubric).await;
-            self.trace.timing.scoring.finish();
+            self.finalize().await;
         }
+        self.trace.keep_state(self.state);
         self.trace.ok = self.trace.errors.is_empty();
         self.trace.graph.shrink_to_fit();
-        tracing::info!(
-            id = %self.trace.id,
-            task = self.task.data.idx,
-            reward = self.trace.reward(),
-            turns = self.spent.turns(),
-            stop = self.trace.errors.last().map_or(self.trace.stop_condition.as_deref(), |fault| Some(&fault.kind)),
-            "rollout done"
-        );
         *self.trace
     }
 
-    async fn score(&mut self, rubric: &Rubric) {
-        let stage = self.agent.deadlines.scoring.or(seconds(self.task.data.timeout.scoring));
-        let deadline = earlier(stage.and_then(|stage| Instant::now().checked_add(stage)), self.deadline);
-        let scored = match within(deadline, rubric.score(&mut self.trace)).await {
-            Some(scored) => scored,
-            None => Err(match self.out_of_time("scoring") {
-                Halt::Failed(fault) => fault,
-                Halt::Stopped(_) => {
-                    Fault::new(FaultClass::Scoring, "scoring did not finish within its deadline").retryable(true)
-                }
-            }),
+    async fn finalize(&mut self) {
+        let at = self.trace.timing.agent.end;
+        self.trace.timing.finalize = TimeSpan { start: at, end: at };
+        let Some(hooks) = self.hooks.clone() else { return };
+        let deadline = self.stage_end(self.agent.deadlines.finalize, self.task.data.timeout.finalize);
+        let done = within(deadline, caught("finalize", hooks.finalize(&self.trace, &mut self.state))).await;
+        self.conclude("finalize", done);
+        self.trace.timing.finalize.finish();
+    }
+
+    /// When a stage must end that begins now: by the seat's deadline, else the task's, and by that of the episode.
+    fn stage_end(&self, seat: Option<Duration>, task: Option<f64>) -> Option<Instant> {
+        let stage = seat.or(seconds(task)).and_then(|stage| Instant::now().checked_add(stage));
+        earlier(stage, self.deadline)
+    }
+
+    /// Records how a hook ended; `None` when its deadline passed.
+    fn conclude(&mut self, stage: &str, done: Option<Result<(), Fault>>) {
+        let failed = match done {
+            Some(done) => done.err(),
+            None => match self.out_of_time(stage) {
+                Halt::Failed(fault) => Some(fault),
+                Halt::Stopped(_) => None,
+            },
         };
-        // The stop condition keeps saying how the agent ended; the error says why there is no score.
-        if let Err(fault) = scored {
-            self.trace.errors.push(fault);
+        if let Some(fault) = failed {
+            self.fail(fault);
         }
     }
 
@@ -194,7 +211,19 @@ impl Rollout {
         self.conversation.push(Message::Assistant(reply.message.clone()));
         // A closed channel means that nobody watches.
         let _ = self.agent.events.send(event).await;
+        self.ask_to_stop().await?;
         Ok(reply.message)
+    }
+
+    /// Asks the taskset whether the rollout ends here; the agent's time goes on meanwhile.
+    async fn ask_to_stop(&mut self) -> Result<(), Halt> {
+        let Some(hooks) = self.hooks.clone() else { return Ok(()) };
+        let exchange = Exchange { conversation: &self.conversation, state: &mut self.state };
+        match caught("stop", hooks.stop(&self.task, exchange)).await {
+            Ok(None) => Ok(()),
+            Ok(Some(condition)) => Err(Halt::Stopped(condition)),
+            Err(fault) => Err(Halt::Failed(fault)),
+        }
     }
 
     /// Records a call that failed for good and says what it means for the rollout.
@@ -238,6 +267,13 @@ fn seconds(seconds: Option<f64>) -> Option<Duration> {
 
 fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     one.into_iter().chain(other).min()
+}
+
+/// A hook that panics has failed.
+async fn caught<T>(hook: &str, work: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
+    let who = || format!("the taskset's {hook}");
+    let done = AssertUnwindSafe(work).catch_unwind().await;
+    done.unwrap_or_else(|panic| Err(Fault::from_panic(FaultClass::Task, &who(), panic.as_ref())))
 }
 
 async fn within<T>(deadline: Option<Instant>, work: impl Future<Output = T>) -> Option<T> {

@@ -58,6 +58,12 @@ pub fn parse_args(args: &[String], grammar: &Grammar) -> Result<Parsed, Faults> 
     Faults::new(faults).or(parsed)
 }
 
+/// Whether a file is no configuration of a run but a taskset: it says where its rows are.
+fn declares_taskset(file: &Path) -> bool {
+    file.file_name().is_some_and(|name| name == "taskset.toml")
+        || Layer::read(file).is_ok_and(|layer| layer.to_value().get("data").is_some())
+}
+
 struct Parser<'a> {
     args: &'a [String],
     next: usize,
@@ -92,7 +98,7 @@ impl Parser<'_> {
     fn bare(&mut self, word: &str, index: usize) {
         let at = flag(index, &format!("argument `{word}`"));
         let looks_like_file = [".toml", ".json"].iter().any(|ending| word.ends_with(ending));
-        if looks_like_file && Path::new(word).is_file() {
+        if looks_like_file && Path::new(word).is_file() && !declares_taskset(Path::new(word)) {
             let fault = Fault::new(at, "", "a file among the arguments").hint(format!("to read it write `@ {word}`"));
             self.faults.push(fault);
             return;

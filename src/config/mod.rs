@@ -19,7 +19,8 @@ mod value;
 
 pub use eval::{
     AgentConfig, ClientConfig, DEFAULT_API_KEY_VAR, Difference, EVAL_ALIASES, EvalConfig, Limits, RetryRule,
-    RetryRules, Select, StageDeadlines, StatusMatch, TaskFilter, differences,
+    RetryRules, Select, StageDeadlines, StatusMatch, TaskFilter, differences, read_endpoint, read_sampling,
+    taskset_label,
 };
 pub use fault::{Fault, Faults, Origin};
 pub use flags::{Parsed, parse_args};

@@ -133,7 +133,9 @@ impl Record {
         if let hint @ Some(_) = did_you_mean(&near) {
             return Fault { hint, ..fault };
         }
-        let mut beside: Vec<&str> = known().filter(|known| parent(known) == path).map(|known| last(known)).collect();
+        let names = self.keys.keys().chain(&self.blocks).filter(|known| parent(known) == path);
+        // The tables of a list are no keys.
+        let mut beside: Vec<&str> = names.map(|known| last(known)).filter(|known| !known.contains('[')).collect();
         beside.sort_unstable();
         beside.dedup();
         if beside.is_empty() { fault } else { fault.expected(format!("one of {}", beside.join(", "))) }

@@ -329,6 +329,16 @@ impl<'a> Section<'a> {
         self.node(key).is_some()
     }
 
+    /// Whether the key holds a list, or is given by a flag that takes one.
+    #[must_use]
+    pub fn is_list(&self, key: &str) -> bool {
+        self.node(key).is_some_and(|node| match &node.content {
+            Content::List(_) => true,
+            Content::Words(words) => words.len() > 1,
+            Content::Scalar(_) | Content::Table(_) => false,
+        })
+    }
+
     /// Whether the key is given with null or "None".
     #[must_use]
     pub fn is_unset(&self, key: &str) -> bool {

@@ -8,13 +8,14 @@ use std::{
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{Plan, RunEnd, Runner, Summary};
+use super::{Plan, Ran, RunEnd, Runner, Summary};
 use crate::{
     agent::Agent,
     config::{Redactor, RetryRules, Select},
-    envs::{self, Episodes},
-    store::{Attempt, Event, Index, Journal, Results, RunDir, RunState, StoreError},
+    envs::{self, Episodes, Scoring},
+    store::{Attempt, Event, Index, Journal, Pending, Results, RunDir, RunState, StoreError},
     taskset::{TaskStream, Taskset, planned},
+    telemetry::blocking,
     trace::{EnvInfo, RunInfo, now},
 };
 
@@ -73,27 +74,34 @@ impl Launch {
     pub async fn run(self, events: mpsc::Sender<Event>, stops: Stops) -> Result<Ended, StoreError> {
         let Self { run_dir, mut state, tasks: stream, taskset, agent, retries, max_error_rate, .. } = self;
         let started = Instant::now();
-        let traces = run_dir.traces();
-        let index = blocking(move || Index::open(&traces)).await?;
-        let (resumed, resumed_reward) = (index.finished(), index.reward());
+        let (traces, waiting) = (run_dir.traces(), run_dir.pending());
+        let index = blocking(move || Index::open(&traces, &waiting)).await?;
+        let (resumed, resumed_reward, to_score) = (index.finished(), index.reward(), index.pending());
         state.attempts.push(Attempt { number: self.attempt, started: now(), seconds: 0.0, resumed });
         run_dir.save_state(&state)?;
+        let pending = Arc::new(Pending::new(&run_dir.pending(), self.redactor.clone()));
         let journal = Arc::new(Journal::open(&run_dir.traces(), self.redactor)?);
 
         let tasks = planned(taskset.size(), &self.select);
         let total = tasks.map(|tasks| tasks.saturating_mul(u64::from(state.num_rollouts)));
-        tracing::info!(run = %self.title, planned = total, resumed, "run start");
+        tracing::info!(run = %self.title, planned = total, resumed, to_score, "run start");
         let _ = events
             .send(Event::RunStarted {
                 title: self.title,
                 planned: total,
                 resumed,
                 resumed_reward,
+                pending: to_score,
                 simulated: state.simulated,
             })
             .await;
         let runner = Runner {
             episodes: Arc::new(Episodes {
+                scoring: Scoring {
+                    taskset: Arc::clone(&taskset),
+                    deadline: agent.deadlines.scoring,
+                    retries: [agent.retries.clone(), retries.clone()],
+                },
                 env: envs::for_taskset(taskset, agent),
                 info: EnvInfo { id: state.taskset.clone(), name: None },
                 run: RunInfo::Eval { id: state.id.clone(), name: Some(state.name.clone()) },
@@ -101,6 +109,7 @@ impl Launch {
                 retries,
             }),
             journal: Arc::clone(&journal),
+            pending: Arc::clone(&pending),
             events: events.clone(),
             max_concurrent: self.max_concurrent,
             max_failed: allowed_failures(total, max_error_rate),
@@ -108,7 +117,7 @@ impl Launch {
             kill: stops.kill,
         };
         let mut plan = Plan::new(stream, state.num_rollouts, index);
-        let mut early = runner.run(&mut plan).await.err();
+        let Ran { end: mut early, replaced } = runner.run(&mut plan).await;
         drop(runner);
 
         let counts = plan.counts();
@@ -118,17 +127,19 @@ impl Launch {
         } else {
             state.tasks = state.tasks.or(tasks);
         }
+        let complete = leftovers.is_some() && early.is_none();
         // A disk that is full now must not hide why the run ended, nor what it came to.
         let mut tried = |done: Result<(), StoreError>| {
             if let Err(error) = done {
                 early.get_or_insert(RunEnd::Store(error));
             }
         };
-        if let Some(lines) = leftovers {
-            tried(journal.remove(lines).await);
-        }
+        tried(journal.remove(leftovers.into_iter().flatten().chain(replaced).collect()).await);
         if let Some(journal) = Arc::into_inner(journal) {
             tried(journal.close().await);
+        }
+        if let Some(pending) = Arc::into_inner(pending) {
+            tried(pending.close(complete).await);
         }
         if let Some(attempt) = state.attempts.last_mut() {
             attempt.seconds = started.elapsed().as_secs_f64();
@@ -169,15 +180,6 @@ fn too_many_failures(results: &Results, max_error_rate: f64) -> Option<RunEnd> {
         failed: results.failed,
         last: results.error_examples.values().next().map_or_else(String::new, |example| example.message.clone()),
     })
-}
-
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
-) -> Result<T, StoreError> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done,
-        Err(error) => std::panic::resume_unwind(error.into_panic()),
-    }
 }
 
 #[cfg(test)]

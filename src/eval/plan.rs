@@ -1,4 +1,5 @@
-//! What is still to be run: the selected tasks in order, each with the number of episodes that it lacks.
+//! What is still to be done: the selected tasks in order, each with the episodes that only lack their scores and the number
+//! of those that must run.
 
 use futures::StreamExt;
 
@@ -35,7 +36,11 @@ pub struct Assignment {
     pub task: Task,
     /// Its position among the selected tasks, from 0.
     pub position: u64,
-    /// Episodes that must still run, at least 1.
+    /// Its finished episodes in the journal, for those that are compared with them.
+    pub finished: Vec<Span>,
+    /// Episodes that are only to be scored, by their places among the pending ones.
+    pub pending: Vec<Span>,
+    /// Episodes that must still run; 0 only where some are pending.
     pub missing: u32,
 }
 
@@ -46,7 +51,7 @@ impl Plan {
         Self { tasks, num_rollouts, index, counts: PlanCounts::default(), exhausted: false }
     }
 
-    /// The next task that lacks episodes; `None` when the stream has ended.
+    /// The next task that lacks episodes or scores; `None` when the stream has ended.
     pub async fn next(&mut self) -> Option<Result<Assignment, TasksetError>> {
         while let Some(task) = self.tasks.next().await {
             let task = match task {
@@ -54,18 +59,20 @@ impl Plan {
                 Err(error) => return Some(Err(error)),
             };
             let position = self.counts.tasks;
-            let mut missing = self.num_rollouts;
+            let (mut finished, mut pending) = (Vec::new(), Vec::new());
             if let Some(hash) = task.hash.as_deref().or(task.key.as_deref()) {
                 let task = Fingerprint::of(hash);
-                while missing > 0 && self.index.take(task).is_some() {
-                    missing -= 1;
-                }
+                let wanted = self.num_rollouts as usize;
+                finished.extend(std::iter::from_fn(|| self.index.take(task)).take(wanted));
+                let rest = wanted - finished.len();
+                pending.extend(std::iter::from_fn(|| self.index.take_pending(task)).take(rest));
             }
             self.counts.tasks += 1;
             self.counts.planned += u64::from(self.num_rollouts);
-            self.counts.kept += u64::from(self.num_rollouts - missing);
-            if missing > 0 {
-                return Some(Ok(Assignment { task, position, missing }));
+            self.counts.kept += finished.len() as u64;
+            let missing = self.num_rollouts - (finished.len() + pending.len()) as u32;
+            if missing > 0 || !pending.is_empty() {
+                return Some(Ok(Assignment { task, position, finished, pending, missing }));
             }
         }
         self.exhausted = true;

@@ -1,14 +1,22 @@
-//! Runs the episodes of a plan: so many at once, each journalled as it ends, until all are done or something stops it.
+//! Runs and scores the episodes of a plan: so many at once, each journalled as it ends or with its group, until all are
+//! done or something stops it.
 
-use std::{pin::pin, sync::Arc, time::Instant};
+use std::{
+    pin::pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::{Assignment, Plan};
+use super::{
+    Assignment, Plan,
+    group::{Group, Groups, Member},
+};
 use crate::{
     envs::Episodes,
-    store::{Event, Journal, StoreError},
+    store::{Event, Journal, Pending, Span, StoreError},
     taskset::{Task, TasksetError},
     trace::{Episode, Fault, FaultClass, Outcome},
 };
@@ -19,10 +27,12 @@ const REFUSED_AT_FIRST: u64 = 20;
 
 /// What a run needs.
 pub struct Runner {
-    /// Runs one episode.
+    /// Runs and scores one episode.
     pub episodes: Arc<Episodes>,
     /// Where finished episodes go.
     pub journal: Arc<Journal>,
+    /// Where episodes wait whose scores may be lost.
+    pub pending: Arc<Pending>,
     /// Where what happens is told.
     pub events: mpsc::Sender<Event>,
     /// Episodes in flight.
@@ -60,60 +70,114 @@ pub enum RunEnd {
     Tasks(#[from] TasksetError),
 }
 
+/// What a run came to.
+#[derive(Debug)]
+pub struct Ran {
+    /// The reason for an early end.
+    pub end: Option<RunEnd>,
+    /// Lines of the journal that newer ones of the same episodes stand for, to be taken out.
+    pub replaced: Vec<Span>,
+}
+
+/// What is to be done for one episode.
+enum Work {
+    /// Let the agents work, then score.
+    Play,
+    /// Score what is written down.
+    Score(Span),
+}
+
+/// What became of it.
+enum Done {
+    /// In the journal; of groups, several, some in place of older lines.
+    Journalled { ends: Vec<EpisodeEnd>, replaced: Vec<Span> },
+    /// Waits for its group.
+    Member(Box<Member>),
+}
+
 impl Runner {
-    /// Runs every `(task, count)` of the plan.
-    ///
-    /// # Errors
-    /// The reason for an early end. Whatever the reason, episodes in flight are finished and journalled first, unless
-    /// the run is killed; everything acknowledged by the journal stays.
-    pub async fn run(&self, plan: &mut Plan) -> Result<(), RunEnd> {
-        let mut next: Option<(Task, u32)> = None;
+    /// Runs and scores every episode of the plan. Whatever the reason for an early end, episodes in flight are finished and
+    /// journalled first, unless the run is killed; everything acknowledged by the journal stays.
+    pub async fn run(&self, plan: &mut Plan) -> Ran {
+        let compares = self.episodes.scoring.taskset.rubric().compares_groups();
+        let mut groups = Groups::default();
+        let mut next: Option<Assignment> = None;
         let mut exhausted = false;
-        let mut running: JoinSet<Result<EpisodeEnd, StoreError>> = JoinSet::new();
+        // The position of the task, for an episode; nothing for a group.
+        let mut running: JoinSet<(Option<u64>, Result<Done, StoreError>)> = JoinSet::new();
         let mut tally = Tally::default();
-        let mut end: Option<RunEnd> = None;
+        let mut ran = Ran { end: None, replaced: Vec::new() };
         let mut asked = false;
         // Made once: each registers with its token.
         let mut killed = pin!(self.kill.cancelled());
         let mut stopped = pin!(self.stop.cancelled());
         loop {
-            let draining = exhausted || end.is_some();
+            let draining = exhausted || ran.end.is_some();
             if draining && running.is_empty() {
-                return end.map_or(Ok(()), Err);
+                return ran;
             }
             tokio::select! {
                 biased;
                 () = &mut killed => {
                     running.shutdown().await;
-                    return Err(end.unwrap_or(RunEnd::Interrupted));
+                    ran.end.get_or_insert(RunEnd::Interrupted);
+                    return ran;
                 }
                 () = &mut stopped, if !asked => {
                     asked = true;
                     let reason = self.stopping(RunEnd::Interrupted, running.len()).await;
                     // When nothing is left to start, the run may still come to its end.
                     if !draining {
-                        end = Some(reason);
+                        ran.end = Some(reason);
                     }
                 }
-                Some(ended) = running.join_next() => {
-                    let reason = match ended {
-                        Ok(Ok(ended)) => ended.verdict(&mut tally, self.max_failed),
-                        Ok(Err(error)) => Some(RunEnd::Store(error)),
+                Some(joined) = running.join_next() => {
+                    let reason = match joined {
+                        Ok((position, Ok(done))) => {
+                            let (ends, member) = match done {
+                                Done::Journalled { ends, replaced } => {
+                                    ran.replaced.extend(replaced);
+                                    (ends, None)
+                                }
+                                Done::Member(member) => (Vec::new(), Some(*member)),
+                            };
+                            if let Some(group) = position.and_then(|position| groups.ended(position, member)) {
+                                let scoring = self.group(group);
+                                running.spawn(async { (None, scoring.await) });
+                            }
+                            let verdicts = ends.into_iter().map(|ended| ended.verdict(&mut tally, self.max_failed));
+                            verdicts.fold(None, Option::or)
+                        }
+                        Ok((_, Err(error))) => Some(RunEnd::Store(error)),
                         Err(error) => Some(RunEnd::Hopeless(Fault::from_error(FaultClass::Infrastructure, &error))),
                     };
-                    if let Some(reason) = reason.filter(|_| end.is_none()) {
-                        end = Some(self.stopping(reason, running.len()).await);
+                    if let Some(reason) = reason.filter(|_| ran.end.is_none()) {
+                        ran.end = Some(self.stopping(reason, running.len()).await);
                     }
                 }
                 planned = plan.next(), if !draining && next.is_none() => match planned {
                     None => exhausted = true,
-                    Some(Ok(Assignment { task, missing, .. })) => next = Some((task, missing)),
-                    Some(Err(error)) => end = Some(self.stopping(error.into(), running.len()).await),
+                    Some(Ok(assignment)) => {
+                        if compares {
+                            groups.open(&assignment);
+                        }
+                        next = Some(assignment);
+                    }
+                    Some(Err(error)) => ran.end = Some(self.stopping(error.into(), running.len()).await),
                 },
                 () = std::future::ready(()), if !draining && next.is_some() && running.len() < self.max_concurrent => {
-                    if let Some((task, left)) = next.take() {
-                        running.spawn(self.episode(Arc::clone(&task)));
-                        next = (left > 1).then(|| (task, left - 1));
+                    if let Some(mut assignment) = next.take() {
+                        let work = match assignment.pending.pop() {
+                            Some(line) => Work::Score(line),
+                            None => {
+                                assignment.missing -= 1;
+                                Work::Play
+                            }
+                        };
+                        let position = assignment.position;
+                        let episode = self.episode(Arc::clone(&assignment.task), work, compares);
+                        running.spawn(async move { (Some(position), episode.await) });
+                        next = (assignment.missing > 0 || !assignment.pending.is_empty()).then_some(assignment);
                     }
                 }
             }
@@ -127,32 +191,100 @@ impl Runner {
         reason
     }
 
-    fn episode(&self, task: Task) -> impl Future<Output = Result<EpisodeEnd, StoreError>> + Send + 'static {
-        let episodes = Arc::clone(&self.episodes);
-        let journal = Arc::clone(&self.journal);
-        let events = self.events.clone();
+    /// Runs one episode up to its own scores. One whose scores may be lost is written down before it is scored.
+    fn episode(
+        &self,
+        task: Task,
+        work: Work,
+        compares: bool,
+    ) -> impl Future<Output = Result<Done, StoreError>> + Send + 'static {
+        let Self { episodes, journal, pending, events, .. } = self;
+        let (episodes, pending) = (Arc::clone(episodes), Arc::clone(pending));
+        let (journal, events) = (Arc::clone(journal), events.clone());
         async move {
             let started = Instant::now();
+            let waits = episodes.scoring.taskset.rubric().waits();
             // A closed channel means that nobody watches.
             let _ = events.send(Event::EpisodeStarted).await;
-            let episode = episodes.run(&task).await;
-            let ended = EpisodeEnd { outcome: episode.outcome(), fault: episode.fault().cloned() };
-            let finished = Event::EpisodeFinished {
-                outcome: ended.outcome,
-                fault: match ended.outcome {
-                    Outcome::Scored(_) => None,
-                    Outcome::Failed(class) => {
-                        Some((class, ended.fault.as_ref().map_or_else(String::new, |fault| fault.message.clone())))
-                    }
-                },
-                truncated: truncated(&episode),
-                seconds: started.elapsed().as_secs_f64(),
+            let played = match work {
+                Work::Play => episodes.play(&task).await,
+                Work::Score(line) => episodes.reopen(pending.load(line).await?, &task),
             };
-            journal.append(episode).await?;
-            let _ = events.send(finished).await;
-            Ok(ended)
+            if matches!(work, Work::Play) && played.episode.ok && (waits || compares) {
+                pending.append(&played.episode).await?;
+            }
+            let episode = episodes.score(played).await;
+            if !(compares && episode.ok) {
+                let ended = end(&journal, &events, episode, started.elapsed()).await?;
+                return Ok(Done::Journalled { ends: vec![ended], replaced: Vec::new() });
+            }
+            if waits {
+                // What it was given need not be asked for again.
+                pending.append(&episode).await?;
+            }
+            Ok(Done::Member(Box::new(Member { episode, spent: started.elapsed() })))
         }
     }
+
+    /// Scores a group and journals it. Its members that were finished before are scored and written anew, first: as long
+    /// as one is pending, a resumed run sees that the group is not complete. When the group cannot be scored, they keep
+    /// what they have.
+    fn group(&self, group: Group) -> impl Future<Output = Result<Done, StoreError>> + Send + 'static {
+        let Self { episodes, journal, events, .. } = self;
+        let (episodes, journal, events) = (Arc::clone(episodes), Arc::clone(journal), events.clone());
+        async move {
+            let Group { task, finished, members, .. } = group;
+            let mut all = Vec::with_capacity(finished.len() + members.len());
+            for line in &finished {
+                all.push(episodes.reopen(journal.load(*line).await?, &task).episode);
+            }
+            let (fresh, spent): (Vec<Episode>, Vec<Duration>) =
+                members.into_iter().map(|member| (member.episode, member.spent)).unzip();
+            all.extend(fresh);
+            let scored = episodes.score_group(&mut all).await.is_ok();
+            let fresh = all.split_off(finished.len());
+            let mut replaced = Vec::new();
+            if scored {
+                for (episode, line) in all.into_iter().zip(finished) {
+                    journal.append(episode).await?;
+                    replaced.push(line);
+                }
+            }
+            let mut ends = Vec::with_capacity(fresh.len());
+            for (episode, spent) in fresh.into_iter().zip(spent) {
+                ends.push(end(&journal, &events, episode, spent).await?);
+            }
+            Ok(Done::Journalled { ends, replaced })
+        }
+    }
+}
+
+/// Journals an episode and tells how it ended.
+async fn end(
+    journal: &Journal,
+    events: &mpsc::Sender<Event>,
+    episode: Episode,
+    spent: Duration,
+) -> Result<EpisodeEnd, StoreError> {
+    let mut ended = EpisodeEnd { outcome: episode.outcome(), fault: episode.fault().cloned() };
+    if let Some(fault) = &mut ended.fault {
+        // It is shown, and may be why the run stops.
+        fault.message = journal.redacted(&fault.message).into_owned();
+    }
+    let finished = Event::EpisodeFinished {
+        outcome: ended.outcome,
+        fault: match ended.outcome {
+            Outcome::Scored(_) => None,
+            Outcome::Failed(class) => {
+                Some((class, ended.fault.as_ref().map_or_else(String::new, |fault| fault.message.clone())))
+            }
+        },
+        truncated: truncated(&episode),
+        seconds: spent.as_secs_f64(),
+    };
+    journal.append(episode).await?;
+    let _ = events.send(finished).await;
+    Ok(ended)
 }
 
 /// Episodes of this attempt that ended.
@@ -176,7 +308,7 @@ impl EpisodeEnd {
             return None;
         };
         tally.failed += 1;
-        // A missing key or credit hits every call. 403 and 404 may mean one prompt that the provider will not serve, but
+        // A missing key or credit hits every call, a judge's too. 403 and 404 may mean one prompt that the provider will not serve, but
         // not while nothing at all has worked.
         let retryable = self.fault.as_ref().is_some_and(|fault| fault.retryable);
         let shared = match self.fault.as_ref().and_then(|fault| fault.status_code) {
@@ -186,7 +318,9 @@ impl EpisodeEnd {
             _ => false,
         };
         match self.fault {
-            Some(fault) if class == FaultClass::Provider && shared => Some(RunEnd::Hopeless(fault)),
+            Some(fault) if matches!(class, FaultClass::Provider | FaultClass::Judge) && shared => {
+                Some(RunEnd::Hopeless(fault))
+            }
             fault if tally.failed > max_failed => {
                 let last = fault.map_or_else(|| class.to_string(), |fault| fault.to_string());
                 Some(RunEnd::TooManyFailures { failed: tally.failed, last })

@@ -2,15 +2,15 @@
 //! give the same numbers, to the last bit, in whatever order the rollouts finished.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap},
     path::Path,
 };
 
 use indexmap::IndexMap;
 
 use crate::store::{
-    ErrorExample, Fingerprint, Mean, Results, RewardMean, Row, RunState, StoreError, UsageTotals, Verdict, scan,
-    traces_of,
+    ErrorExample, Fingerprint, JudgeUsage, Mean, Results, RewardMean, Row, RunState, StoreError, UsageTotals, Verdict,
+    scan_once, traces_of,
 };
 
 /// A reward this close to its upper bound is a pass: sums of weighted scores are not exact.
@@ -35,6 +35,7 @@ pub struct Summary {
     rewards: BTreeMap<String, Average>,
     metrics: BTreeMap<String, Average>,
     usage: UsageTotals,
+    judge_usage: JudgeUsage,
     turns: u64,
     truncated: u64,
     timed_out: u64,
@@ -128,6 +129,7 @@ impl Summary {
             rewards: BTreeMap::new(),
             metrics: BTreeMap::new(),
             usage: UsageTotals::default(),
+            judge_usage: JudgeUsage::default(),
             turns: 0,
             truncated: 0,
             timed_out: 0,
@@ -138,15 +140,11 @@ impl Summary {
         }
     }
 
-    /// Reads a run's journal once and summarises it. An episode id counts once, however often it stands there.
+    /// Reads a run's journal once and summarises it. Of several lines of an episode the one counts
+    /// that a resumed run keeps: see [`scan_once`].
     pub fn of_run(run: &Path, state: &RunState) -> Result<Results, StoreError> {
-        let mut summary = Self::new(state.num_rollouts);
-        let mut seen = HashSet::new();
-        scan(&traces_of(run), |row| {
-            if seen.insert(Fingerprint::of(&row.id)) {
-                summary.add(&row);
-            }
-        })?;
+        let new = || Self::new(state.num_rollouts);
+        let (summary, ..) = scan_once(&traces_of(run), new, |summary, row| summary.add(&row))?;
         Ok(summary.finish(run, state))
     }
 
@@ -158,6 +156,7 @@ impl Summary {
         }
         tally.rows += 1;
         self.usage.add(&row.usage);
+        self.judge_usage.add(&row.judge_usage);
         self.retries += row.retries;
         if let Some(fault) = &row.fault {
             let class = fault.class.name().to_owned();
@@ -218,6 +217,7 @@ impl Summary {
             rewards: means(&self.rewards),
             metrics: means(&self.metrics),
             usage: self.usage,
+            judge_usage: self.judge_usage,
             turns: Mean { mean: (self.scored > 0).then(|| self.turns as f64 / self.scored as f64) },
             truncated: self.truncated,
             timed_out: self.timed_out,

@@ -17,10 +17,12 @@ pub enum Event {
         resumed: u64,
         /// The sum of their rewards.
         resumed_reward: f64,
+        /// Planned episodes that only lack their scores.
+        pending: u64,
         /// The model is simulated.
         simulated: bool,
     },
-    /// An episode was started.
+    /// An episode was started, or is scored anew.
     EpisodeStarted,
     /// A model turn was committed.
     TurnCompleted {

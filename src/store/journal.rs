@@ -1,6 +1,7 @@
 //! The append-only journal of finished episodes.
 
 use std::{
+    borrow::Cow,
     fs::{File, OpenOptions},
     io::{self, Write},
     path::{Path, PathBuf},
@@ -98,14 +99,47 @@ impl Journal {
         Ok(Self { path: path.to_owned(), redactor, sender, writer })
     }
 
+    /// A text as it would be written: without secrets.
+    pub fn redacted<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        self.redactor.redact(text)
+    }
+
     /// Appends one finished episode. When this returns `Ok`, the line is written and survives the death of the process.
     pub async fn append(&self, episode: Episode) -> Result<Span, StoreError> {
+        self.submit(episode).await?.await
+    }
+
+    /// Hands one finished episode to the writer; what comes back tells when its line is written, as [`Self::append`]
+    /// does. Lines are written in the order in which these calls returned.
+    pub async fn submit(
+        &self,
+        episode: Episode,
+    ) -> Result<impl Future<Output = Result<Span, StoreError>> + Send + use<>, StoreError> {
         // Encoded and freed where it was made: freed on the writer's thread, the many small pieces of an episode would cost
         // more than all the rest, as threads wait for each other's memory.
         let line = aside(is_long(&episode), move || self.encode(&episode))?;
+        self.hand_over(line).await
+    }
+
+    /// Appends an episode that its caller goes on with.
+    pub(super) async fn append_copy(&self, episode: &Episode) -> Result<Span, StoreError> {
+        let line = aside(is_long(episode), || self.encode(episode))?;
+        self.hand_over(line).await?.await
+    }
+
+    async fn hand_over(
+        &self,
+        line: String,
+    ) -> Result<impl Future<Output = Result<Span, StoreError>> + Send + use<>, StoreError> {
         let (reply, answer) = oneshot::channel();
         self.sender.send(Request::Append(line, reply)).await.map_err(|_| self.gone())?;
-        answer.await.map_err(|_| self.gone())?
+        let gone = self.gone();
+        Ok(async move { answer.await.map_err(|_| gone)? })
+    }
+
+    /// Reads a finished episode back.
+    pub async fn load(&self, line: Span) -> Result<Episode, StoreError> {
+        scan::load_episode(&self.path, line).await
     }
 
     /// Takes lines out of the journal, for example those of tasks that are no longer selected; the others stay byte for

@@ -40,6 +40,9 @@ pub struct Results {
     pub metrics: IndexMap<String, Mean>,
     /// Tokens of all rollouts in the journal, failed ones included: they were paid for too.
     pub usage: UsageTotals,
+    /// What judges took, in the same rollouts; no part of `usage`.
+    #[serde(default)]
+    pub judge_usage: JudgeUsage,
     /// Model turns per scored rollout.
     pub turns: Mean,
     /// Scored rollouts that hit a budget or the window.
@@ -101,6 +104,29 @@ impl UsageTotals {
         self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
         self.cached_input_tokens = self.cached_input_tokens.saturating_add(other.cached_input_tokens);
         self.new_input_tokens = self.new_input_tokens.saturating_add(other.new_input_tokens);
+    }
+}
+
+/// What judges took, as their endpoints counted it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JudgeUsage {
+    /// Answers they gave, those that held no verdict included.
+    pub calls: u64,
+    /// Verdicts that an equal question had got before: nobody was asked.
+    pub cached: u64,
+    /// Prompt tokens of the calls.
+    pub input_tokens: u64,
+    /// Sampled tokens of the calls.
+    pub output_tokens: u64,
+}
+
+impl JudgeUsage {
+    /// Adds another usage; sums stay within bounds.
+    pub fn add(&mut self, other: &Self) {
+        self.calls = self.calls.saturating_add(other.calls);
+        self.cached = self.cached.saturating_add(other.cached);
+        self.input_tokens = self.input_tokens.saturating_add(other.input_tokens);
+        self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use sha2::{Digest, Sha256};
 
-use super::UsageTotals;
+use super::{JudgeUsage, UsageTotals};
 use crate::trace::FaultClass;
 
 /// Where a line lies in the journal.
@@ -54,8 +54,12 @@ pub struct Row {
     pub task_key: String,
     /// The task's position in its taskset.
     pub task_idx: Option<u64>,
+    /// The task's durable id from its source.
+    pub task_id: Option<String>,
     /// Finished: it is ok, has traces, and every due score is there. What is not finished is redone.
     pub finished: bool,
+    /// Not finished, but its agents are done and only its scores are missing: it is scored, not redone.
+    pub rescorable: bool,
     /// Mean over the traces that count of score times weight; only for finished rows.
     pub reward: f64,
     /// The reward's upper bound, for scores of at most 1: the sum of the positive weights, mean over the same traces.
@@ -68,6 +72,8 @@ pub struct Row {
     pub turns: u64,
     /// Tokens of all its calls.
     pub usage: UsageTotals,
+    /// What its judges took.
+    pub judge_usage: JudgeUsage,
     /// A trace hit a budget or the window.
     pub truncated: bool,
     /// A stage deadline expired.

@@ -58,8 +58,8 @@ impl RunDir {
             Opening::Resume => {}
             Opening::Clean => run.delete_content()?,
             Opening::Fresh => {
-                let length = fs::metadata(run.traces()).map_or(0, |file| file.len());
-                if length > 0 {
+                let length = |path: PathBuf| fs::metadata(path).map_or(0, |file| file.len());
+                if length(run.traces()) > 0 || length(run.pending()) > 0 {
                     return Err(StoreError::NotEmpty { path: path.to_owned() });
                 }
             }
@@ -81,6 +81,11 @@ impl RunDir {
         traces_of(&self.path)
     }
 
+    /// The episodes that only lack their scores; the file may be missing.
+    pub fn pending(&self) -> PathBuf {
+        pending_of(&self.path)
+    }
+
     /// The resolved config.
     pub fn resolved_config(&self) -> PathBuf {
         resolved_config_of(&self.path)
@@ -89,6 +94,11 @@ impl RunDir {
     /// Writes the resolved config, atomically.
     pub fn save_resolved(&self, config: &serde_json::Value) -> Result<(), StoreError> {
         write_json(&self.resolved_config(), config)
+    }
+
+    /// Writes the resolved config of a replay, atomically.
+    pub fn save_replay_config(&self, config: &serde_json::Value) -> Result<(), StoreError> {
+        write_json(&self.path.join(RESOLVED).join("replay.json"), config)
     }
 
     /// Copies launch files verbatim: `configs/eval.toml`, further ones as `configs/eval_2.toml` and so on.
@@ -122,7 +132,7 @@ impl RunDir {
 
     /// Begins a launch: makes `logs/attempt_<n>/`, switches `logs/latest` to it, and opens its log for writing. Returns n,
     /// from 1, and the log.
-    pub fn begin_attempt(&self) -> Result<(u32, File), StoreError> {
+    pub fn begin_attempt(&self, command: &str) -> Result<(u32, File), StoreError> {
         let logs = self.path.join("logs");
         fs::create_dir_all(&logs).map_err(StoreError::io("create", &logs))?;
         let entries = fs::read_dir(&logs).map_err(StoreError::io("read", &logs))?;
@@ -138,7 +148,7 @@ impl RunDir {
         let folder = logs.join(&name);
         fs::create_dir(&folder).map_err(StoreError::io("create", &folder))?;
         point_latest(&logs, &name)?;
-        let log = folder.join("eval.log");
+        let log = folder.join(format!("{command}.log"));
         let file = File::create(&log).map_err(StoreError::io("write", &log))?;
         Ok((number, file))
     }
@@ -172,14 +182,30 @@ impl RunDir {
 
 const LOCK: &str = "run.lock";
 
+/// Where resolved configs lie.
+const RESOLVED: &str = "configs/resolved";
+
 /// The journal of a run directory that is only read.
 pub fn traces_of(run: &Path) -> PathBuf {
     run.join("traces.jsonl")
 }
 
+/// The pending episodes of a run directory that is only read; the file may be missing.
+pub fn pending_of(run: &Path) -> PathBuf {
+    run.join("pending.jsonl")
+}
+
 /// The resolved config of a run directory that is only read.
 pub fn resolved_config_of(run: &Path) -> PathBuf {
-    run.join("configs/resolved/eval.json")
+    run.join(RESOLVED).join("eval.json")
+}
+
+/// The resolved config of a run directory, whichever command left it: an evaluation, a replay, or a command of verifiers,
+/// which keeps its own at the same place.
+pub fn saved_config_of(run: &Path) -> Option<PathBuf> {
+    let entries = fs::read_dir(run.join(RESOLVED)).into_iter().flatten().flatten();
+    let json = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "json");
+    entries.map(|entry| entry.path()).filter(json).min()
 }
 
 /// The results of a run directory that is only read.

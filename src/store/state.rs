@@ -1,6 +1,9 @@
 //! `run.json`: what a run is and which attempts worked on it, with a format version.
 
-use std::path::Path;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -29,9 +32,29 @@ pub struct RunState {
     /// Selected tasks; absent while not all were read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tasks: Option<u64>,
+    /// The files that a taskset of the user's own is made of, each with a digest of what is in it, as they were when the run
+    /// began.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub taskset_files: BTreeMap<String, String>,
     /// Launches, in order.
     #[serde(default)]
     pub attempts: Vec<Attempt>,
+    /// The run whose rollouts these are, scored anew; absent for a run that made its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<SourceRun>,
+}
+
+/// The run that a replay took its rollouts from.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SourceRun {
+    /// Its folder, as it was named.
+    pub run_dir: String,
+    /// Its id, where it has a `run.json`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// Its name, likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
 }
 
 /// One launch of a run.
@@ -53,6 +76,16 @@ impl RunState {
     /// Wall time of all attempts that ended by themselves, seconds.
     pub fn wall_seconds(&self) -> f64 {
         self.attempts.iter().map(|attempt| attempt.seconds).sum()
+    }
+
+    /// The files of the taskset that are not what they were when the run began: changed, gone or new, by name. None for a run
+    /// that recorded none.
+    pub fn changed_files(&self, now: &BTreeMap<String, String>) -> Vec<String> {
+        if self.taskset_files.is_empty() {
+            return Vec::new();
+        }
+        let names: BTreeSet<&String> = self.taskset_files.keys().chain(now.keys()).collect();
+        names.into_iter().filter(|name| self.taskset_files.get(*name) != now.get(*name)).cloned().collect()
     }
 
     pub(crate) fn load(path: &Path) -> Result<Option<Self>, StoreError> {

@@ -1,8 +1,8 @@
-//! CPU work that would keep other tasks waiting.
+//! Work that would keep other tasks waiting.
 
 use tokio::{
     runtime::{Handle, RuntimeFlavor},
-    task::block_in_place,
+    task::{block_in_place, spawn_blocking},
 };
 
 /// Runs work in place; when it is `long` (more than a few milliseconds), the other tasks of this worker move to another
@@ -10,6 +10,14 @@ use tokio::{
 pub fn aside<T>(long: bool, work: impl FnOnce() -> T) -> T {
     let movable = || Handle::try_current().is_ok_and(|handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread);
     if long && movable() { block_in_place(work) } else { work() }
+}
+
+/// Runs work that waits for a disk on a thread for blocking work. A panic in it goes on in the caller.
+pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
 }
 
 #[cfg(test)]

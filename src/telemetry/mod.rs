@@ -1,5 +1,5 @@
 //! What a process tells of itself and may use: names of metrics and environment variables, logging, the delay of the
-//! event loop, the limit of open files, a place for long CPU work.
+//! event loop, the limit of open files, a place for work that computes or blocks for long.
 
 mod aside;
 mod delay;
@@ -7,7 +7,7 @@ mod descriptors;
 mod logging;
 pub mod names;
 
-pub use aside::aside;
+pub use aside::{aside, blocking};
 pub use delay::{DelayWatch, Delays};
 pub use descriptors::raise_descriptor_limit;
 pub use logging::{LogSink, LoggingError, start_logging, subscriber};

@@ -5,6 +5,8 @@
 pub mod env {
     /// Log filter in `tracing` directives, such as `info,rollhouse::inference=debug`; wins over `--verbose`.
     pub const LOG: &str = "ROLLHOUSE_LOG";
+    /// Set by rollhouse for a program that it built from a Rust package and handed its work to: the package's folder.
+    pub const PACKAGE: &str = "ROLLHOUSE_PACKAGE";
 }
 
 /// Metrics. Counters end in `_total`, durations are in seconds.

@@ -110,11 +110,11 @@ impl Episode {
         Outcome::Failed(self.fault().map_or(FaultClass::Infrastructure, |fault| fault.class))
     }
 
-    /// The failure that decided a failed episode: the newest of the episode, else of its traces.
+    /// The failure that decided a failed episode: the newest of a failed trace, else of the episode, whose first ones may
+    /// be those of earlier attempts.
     pub fn fault(&self) -> Option<&Fault> {
-        self.errors
-            .last()
-            .or_else(|| self.traces.iter().filter(|trace| !trace.ok).find_map(|trace| trace.errors.last()))
+        let of_trace = self.traces.iter().filter(|trace| !trace.ok).find_map(|trace| trace.errors.last());
+        of_trace.or(self.errors.last())
     }
 
     /// Mean reward of the trainable traces, of all traces when none is.

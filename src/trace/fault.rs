@@ -42,6 +42,11 @@ impl FaultClass {
         }
     }
 
+    /// Whether it befell the scoring: the agents' work is whole, and only its scores are missing.
+    pub fn is_of_scoring(self) -> bool {
+        matches!(self, Self::Scoring | Self::Judge)
+    }
+
     /// The error type name that traces carry; the first five are verifiers' own.
     fn kind(self) -> &'static str {
         match self {

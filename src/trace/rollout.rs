@@ -207,11 +207,27 @@ impl Trace {
     pub const CONTEXT_OVERFLOW: &str = "context_overflow";
 
     /// Records that the deadline of a stage (`setup`, `agent`, `finalize` or `scoring`) expired; this replaces any
-    /// earlier stop condition.
+    /// earlier stop condition. Where the scoring ran out of time, `info` keeps how the agent ended, for a later scoring.
     pub fn record_timeout(&mut self, stage: &str) {
         self.is_completed = true;
         self.is_timeout = true;
-        self.stop_condition = Some(format!("{stage}_timeout"));
+        let earlier = self.stop_condition.replace(format!("{stage}_timeout"));
+        if let Some(earlier) = earlier.filter(|_| stage == "scoring") {
+            self.info.insert(Self::STOPPED_BY.to_owned(), earlier.into());
+        }
+    }
+
+    /// The key in `info` of the stop condition that `scoring_timeout` stands for.
+    const STOPPED_BY: &str = "stopped_by";
+
+    /// Makes a rollout whose scoring failed one that waits to be scored; its failures stay in the record.
+    pub fn reopen_scoring(&mut self) {
+        self.ok = true;
+        self.timing.scoring = TimeSpan::default();
+        if let Some(Value::String(condition)) = self.info.shift_remove(Self::STOPPED_BY) {
+            self.is_timeout = condition.ends_with("_timeout");
+            self.stop_condition = Some(condition);
+        }
     }
 
     /// Records a failure and stops the trace as failed.
@@ -219,6 +235,21 @@ impl Trace {
         self.ok = false;
         self.stop(&fault.stop_condition());
         self.errors.push(fault);
+    }
+
+    /// The key in `info` of the reasons for scores, a text by the name of its reward or metric.
+    pub const REASONS: &str = "scoring";
+    /// The key in `info` of the exchanges with judges, as verifiers 0.4.0 has it.
+    pub const JUDGE_CALLS: &str = "judge_calls";
+
+    /// The reasons for its scores, by the names of rewards and metrics.
+    pub fn reasons(&self) -> Option<&Map<String, Value>> {
+        self.info.get(Self::REASONS)?.as_object()
+    }
+
+    /// Its exchanges with judges, oldest first.
+    pub fn judge_calls(&self) -> &[Value] {
+        self.info.get(Self::JUDGE_CALLS).and_then(Value::as_array).map_or(&[], Vec::as_slice)
     }
 
     /// The key in `info` of what the taskset's own functions kept for the rollout.

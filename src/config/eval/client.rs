@@ -43,6 +43,11 @@ pub(super) fn read_client(block: &mut Section<'_>) -> Option<ClientConfig> {
     } else if kind != "eval" {
         block.fault("type", format!("unknown choice `{kind}`; expected `eval`"));
     }
+    read_endpoint(block)
+}
+
+/// Reads the keys of an endpoint from a block that may have others beside; `None` without a base URL.
+pub fn read_endpoint(block: &mut Section<'_>) -> Option<ClientConfig> {
     let base_urls = read_urls(block);
     let key_doc = "Environment variable that holds the endpoint's key";
     let api_key_var = block.doc(key_doc).get_or("api_key_var", DEFAULT_API_KEY_VAR.to_owned());

@@ -24,6 +24,17 @@ const FREE: &[&str] = &[
     "env.interception",
 ];
 
+/// The judges of the run's own, which are told apart by their place in the list.
+const JUDGES: &str = "env.taskset.task.judges";
+
+/// Keys of one of them that may differ likewise, as long as it keeps an endpoint of its own, or none: how it is reached.
+const FREE_OF_JUDGES: &[&str] =
+    &["base_url", "api_key_var", "headers", "headers_from_env", "timeout", "stream", "max_retries", "max_concurrent"];
+
+/// Free keys of a taskset in Python: where its functions run, not what they do. Another taskset may have keys of its own
+/// by these names.
+const FREE_IN_PYTHON: &[&str] = &["env.taskset.python", "env.taskset.workers", "env.taskset.memory_mb"];
+
 /// A key in which two resolved configurations differ.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
@@ -47,6 +58,9 @@ impl fmt::Display for Difference {
 pub fn differences(saved: &Value, now: &Value) -> Vec<Difference> {
     let mut found = Vec::new();
     compare(saved, now, String::new(), &mut found);
+    if [saved, now].into_iter().all(is_python) {
+        found.retain(|difference| !FREE_IN_PYTHON.contains(&difference.key.as_str()));
+    }
     let (was, is) = (simulated(saved), simulated(now));
     if was != is {
         found.push(Difference { key: "client.base_url".to_owned(), saved: address(saved), now: address(now) });
@@ -66,9 +80,31 @@ fn compare(saved: &Value, now: &Value, path: String, found: &mut Vec<Difference>
             let below = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
             compare(saved.get(key).unwrap_or(&Value::Null), now.get(key).unwrap_or(&Value::Null), below, found);
         }
+    } else if let (JUDGES, Some(saved), Some(now)) = (path.as_str(), saved.as_array(), now.as_array())
+        && saved.len() == now.len()
+    {
+        for (index, (saved, now)) in saved.iter().zip(now).enumerate() {
+            compare(&told(saved), &told(now), format!("{JUDGES}[{index}]"), found);
+        }
     } else if !same(saved, now) {
         found.push(Difference { key: path, saved: saved.clone(), now: now.clone() });
     }
+}
+
+/// What of a judge must be the same.
+fn told(judge: &Value) -> Value {
+    let mut judge = judge.clone();
+    if let Some(keys) = judge.as_object_mut() {
+        let own = keys.get("base_url").is_some_and(|url| !url.is_null());
+        keys.retain(|key, _| !FREE_OF_JUDGES.contains(&key.as_str()));
+        keys.insert("an endpoint of its own".to_owned(), own.into());
+    }
+    judge
+}
+
+/// Whether the taskset has the keys that all those in Python have.
+fn is_python(resolved: &Value) -> bool {
+    ["python", "workers", "memory_mb", "pass_env"].iter().all(|key| resolved["env"]["taskset"].get(key).is_some())
 }
 
 fn same(left: &Value, right: &Value) -> bool {

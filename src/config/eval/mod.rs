@@ -10,8 +10,10 @@ mod selection;
 mod types;
 
 pub use aliases::EVAL_ALIASES;
-pub use client::DEFAULT_API_KEY_VAR;
+pub use client::{DEFAULT_API_KEY_VAR, read_endpoint};
 pub use identity::{Difference, differences};
+pub use read::taskset_label;
+pub use sampling::read_sampling;
 pub use types::{
     AgentConfig, ClientConfig, EvalConfig, Limits, RetryRule, RetryRules, Select, StageDeadlines, StatusMatch,
     TaskFilter,

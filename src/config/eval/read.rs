@@ -1,6 +1,9 @@
 //! The layout of an evaluation's configuration, as verifiers 0.4.0 has it, with rollhouse's own keys beside.
 
-use std::path::{Component, Path, PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Component, Path, PathBuf},
+};
 
 use serde_json::{Map, Value, json};
 
@@ -24,7 +27,7 @@ const SIMULATED_MODEL: &str = "simulator";
 
 impl EvalConfig {
     /// Reads the whole document. `taskset` reads what belongs to the taskset of this id, as it was given, from the block
-    /// `env.taskset`; it records a fault at `id` where there is no such taskset.
+    /// `env.taskset`, the judges in `task.judges` among it; it records a fault at `id` where there is no such taskset.
     pub fn read(root: &mut Section<'_>, mut taskset: impl FnMut(&str, &mut Section<'_>)) -> Self {
         let model: Option<String> =
             root.doc("Model name sent to the endpoint; required once client.base_url is given").get("model");
@@ -58,7 +61,7 @@ impl EvalConfig {
         }
 
         let mut env = root.child("env");
-        let (id, system_prompt) = read_taskset(&mut env, &mut taskset);
+        let TasksetBlock { label, system_prompt, weights } = read_taskset(&mut env, &mut taskset);
         read_env_id(&mut env);
         let mut timeout = env.child("timeout");
         let episode_deadline = timeout.doc("Seconds for a whole episode, teardown included").duration("episode", None);
@@ -81,8 +84,9 @@ impl EvalConfig {
             root.fault_hint("model", "missing", "name a model of the endpoint with `-m` or `model`");
         }
         Self {
-            taskset: id,
+            taskset: label,
             system_prompt,
+            weights,
             model: model.unwrap_or_else(|| SIMULATED_MODEL.to_owned()),
             client,
             sampling,
@@ -131,9 +135,9 @@ impl EvalConfig {
     ) -> Result<(Self, Resolved, Parsed), Faults> {
         let mut parsed = parse_args(args, &Self::grammar("", |_, _| {}))?;
         let layers = |parsed: &Parsed| Document::new(base.iter().chain(&parsed.layers).cloned());
-        let id = layers(&parsed).root.to_value()["env"]["taskset"]["id"].clone();
-        if let Some(id) = id.as_str().filter(|id| !id.is_empty()) {
-            parsed = parse_args(args, &Self::grammar(id, &mut taskset))?;
+        let block = layers(&parsed).root.to_value()["env"]["taskset"].clone();
+        if block["id"].as_str().is_some_and(|id| !id.is_empty()) {
+            parsed = parse_args(args, &Self::grammar_of(&block, &mut taskset))?;
         }
         let (config, resolved) = Self::from_document(layers(&parsed), taskset)?;
         Ok((config, resolved, parsed))
@@ -142,8 +146,13 @@ impl EvalConfig {
     /// The flags of `rollhouse eval` for a taskset; without an id, flags below `env.taskset` take all words that follow.
     #[must_use]
     pub fn grammar(id: &str, taskset: impl FnMut(&str, &mut Section<'_>)) -> Grammar {
+        Self::grammar_of(&json!({"id": id}), taskset)
+    }
+
+    /// The flags for a taskset with its block as far as it is known: which keys it has may depend on it.
+    fn grammar_of(block: &Value, taskset: impl FnMut(&str, &mut Section<'_>)) -> Grammar {
         // The seat's own endpoint is read when it is given; its flags are known in any case.
-        let keys = keys_of(&json!({"env": {"taskset": {"id": id}, "agent": {"client": {}, "sampling": {}}}}), taskset);
+        let keys = keys_of(&json!({"env": {"taskset": block, "agent": {"client": {}, "sampling": {}}}}), taskset);
         Grammar::new(EVAL_ALIASES.iter().copied(), &keys).with_positional("env.taskset.id")
     }
 
@@ -199,7 +208,14 @@ fn read_rich(root: &mut Section<'_>) {
     }
 }
 
-fn read_taskset(env: &mut Section<'_>, taskset: &mut impl FnMut(&str, &mut Section<'_>)) -> (String, Option<PathBuf>) {
+/// What is read of the block `env.taskset` beside the taskset's own keys.
+struct TasksetBlock {
+    label: String,
+    system_prompt: Option<PathBuf>,
+    weights: BTreeMap<String, f64>,
+}
+
+fn read_taskset(env: &mut Section<'_>, taskset: &mut impl FnMut(&str, &mut Section<'_>)) -> TasksetBlock {
     let mut block = env.child("taskset");
     let id: String = block.doc("Taskset; the first argument is short for it").get("id").unwrap_or_default();
     if id.is_empty() {
@@ -208,15 +224,13 @@ fn read_taskset(env: &mut Section<'_>, taskset: &mut impl FnMut(&str, &mut Secti
     let system_prompt =
         block.doc("File whose text takes the place of every task's system prompt").get::<PathBuf>("system_prompt");
     let mut task = block.child("task");
-    for (key, default) in [("judges", json!([])), ("stops", json!({})), ("metrics", json!({})), ("rewards", json!({}))]
-    {
-        let allowed = if key == "judges" { "a list of tables" } else { "a table of keys" };
+    let weights = read_weights(&mut task);
+    for key in ["stops", "metrics"] {
         let value =
-            task.doc("Overrides of the task's own scoring; not supported yet").value(key, default.clone(), allowed);
-        let same_type = value.is_array() == default.is_array() && value.is_object() == default.is_object();
-        if !value.is_null() && !same_type {
-            task.fault(key, format!("wrong type; expected {allowed}"));
-        } else if !value.is_null() && value != default {
+            task.doc("Overrides of the task's own scoring; not supported yet").value(key, json!({}), "a table of keys");
+        if !value.is_null() && !value.is_object() {
+            task.fault(key, "wrong type; expected a table of keys");
+        } else if value.as_object().is_some_and(|table| !table.is_empty()) {
             task.fault(key, "not supported yet: rollhouse scores a task with the rubric of its taskset; leave it out");
         }
     }
@@ -225,25 +239,72 @@ fn read_taskset(env: &mut Section<'_>, taskset: &mut impl FnMut(&str, &mut Secti
         // Its keys cannot be judged before it has a name.
         block.accept_rest();
     }
-    (label_of(&id), system_prompt)
+    TasksetBlock { label: taskset_label(&id), system_prompt, weights }
 }
 
-/// What runs call a taskset: `owner/name@version` without owner and version, a path by its last part, in kebab case.
-fn label_of(id: &str) -> String {
-    // `.` and `..` are named after the folder they stand for.
-    let path = Path::new(id).canonicalize().unwrap_or_default();
-    let name = match Path::new(id).file_name() {
-        None if !id.is_empty() => path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-        name => name.unwrap_or_default().to_string_lossy().into_owned(),
+/// The weights given to rewards of the taskset, by name; whether it has them is for its opener to say.
+fn read_weights(task: &mut Section<'_>) -> BTreeMap<String, f64> {
+    let given = task.doc("Other weights for rewards of the taskset: `rewards.NAME.weight`").open("rewards");
+    let mut weights = BTreeMap::new();
+    for (name, entry) in given {
+        let Value::Object(entry) = entry else {
+            task.fault_below("rewards", &name, "wrong type", format!("write `rewards.{name}.weight = 0.5`"));
+            continue;
+        };
+        for (key, value) in entry {
+            let problem = match (key.as_str(), value.as_f64()) {
+                (_, None) if value.is_null() => continue,
+                ("weight", Some(weight)) if weight.is_finite() => {
+                    weights.insert(name.clone(), weight);
+                    continue;
+                }
+                ("weight", _) => "wrong type; expected a number",
+                ("fn" | "priority", _) => {
+                    "not supported: a reward belongs to its taskset; only its `weight` can be set"
+                }
+                _ => "unknown key; expected `weight`",
+            };
+            task.fault_below("rewards", &name, format!("`{key}`: {problem}"), "leave it out or set `weight`");
+        }
+    }
+    weights
+}
+
+/// Families of tasksets, which stand before the slash and are part of the name.
+const FAMILIES: &[&str] = &["reasoning-gym"];
+
+/// What runs call a taskset: `owner/name@version` without owner and version, but with the family where the owner is one
+/// (`reasoning-gym/leg_counting` is `reasoning-gym-leg-counting`); a path by its last part, without `.toml` or `.py`, or by
+/// the folder where that is `taskset.toml` or `taskset.py`; in kebab case.
+#[must_use]
+pub fn taskset_label(id: &str) -> String {
+    if let Some((family, name)) = id.split_once('/')
+        && FAMILIES.contains(&kebab(family).as_str())
+    {
+        return kebab(&format!("{family}-{name}"));
+    }
+    let path = Path::new(id);
+    let path = match path.file_name().and_then(|name| name.to_str()) {
+        Some("taskset.toml" | "taskset.py") => path.parent().filter(|folder| !folder.as_os_str().is_empty()),
+        _ => Some(path),
     };
+    let path = path.unwrap_or(Path::new("."));
+    // `.` and `..` are named after the folder they stand for.
+    let whole = if path.file_name().is_none() && !id.is_empty() { path.canonicalize().ok() } else { None };
+    let name = whole.as_deref().unwrap_or(path).file_name().unwrap_or_default().to_string_lossy().into_owned();
     let name = name.split('@').next().unwrap_or_default();
-    name.to_lowercase().replace('_', "-")
+    let name = name.strip_suffix(".toml").or_else(|| name.strip_suffix(".py")).unwrap_or(name);
+    kebab(name)
+}
+
+fn kebab(name: &str) -> String {
+    name.to_lowercase().replace(['_', ' '], "-")
 }
 
 fn read_env_id(env: &mut Section<'_>) {
     let id: String =
         env.doc("Env class; rollhouse has the single-agent env, which stands for no id").get_or("id", String::new());
-    if !id.is_empty() && label_of(&id) != "single-agent" {
+    if !id.is_empty() && taskset_label(&id) != "single-agent" {
         env.fault("id", format!("the env `{id}` is not supported yet; expected \"\", the single-agent env"));
     }
 }

@@ -50,6 +50,14 @@ const FIELDS: &[&str] = &[
     "verbosity",
 ];
 
+/// Reads the block `sampling` of something that samples for itself, such as a judge: the fields given, nulls left out.
+pub fn read_sampling(parent: &mut Section<'_>) -> Map<String, Value> {
+    let mut sampling = Map::new();
+    lay_sampling(&mut parent.child("sampling"), false, &mut sampling);
+    sampling.retain(|_, value| !value.is_null());
+    sampling
+}
+
 /// Lays the sampling fields of a block over those of the run: `extra_body` hoisted, `max_completion_tokens` renamed. A
 /// null clears a field. The run's block shows its known fields even when they are not given (`whole`).
 pub(super) fn lay_sampling(block: &mut Section<'_>, whole: bool, sampling: &mut Map<String, Value>) {

@@ -11,6 +11,8 @@ pub struct EvalConfig {
     pub taskset: String,
     /// File whose text takes the place of every task's system prompt.
     pub system_prompt: Option<PathBuf>,
+    /// Weights that take the place of those of the taskset, by the name of the reward.
+    pub weights: BTreeMap<String, f64>,
     /// Model name sent to the endpoint.
     pub model: String,
     /// The endpoint; `None` starts the simulator in process.
