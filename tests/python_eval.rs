@@ -28,6 +28,16 @@ fn verifiers_loads_our_runs_and_derives_the_same_figures() {
     let folder = Folder::new();
     let results = folder.run(&["eval", "alphabet-sort", "-n", "6", "-r", "2", "--json"]).expect(0).json();
     runs.push(("simulated in process", folder, results));
+    let folder = Folder::new();
+    folder.write("criteria.toml", "[[criteria]]\nname = \"clear\"\ntext = \"Is it clear?\"\n");
+    folder.write(
+        "judges.toml",
+        "[[env.taskset.task.judges]]\nid = \"reference\"\n\
+         [[env.taskset.task.judges]]\nid = \"rubric\"\nname = \"quality\"\npath = \"criteria.toml\"\nweight = 0.5\n",
+    );
+    let results = folder.run(&["eval", "gsm8k", "@", "judges.toml", "-n", "4", "-r", "3", "--json"]).expect(0).json();
+    assert!(results["judge_usage"]["calls"].as_u64() > Some(0), "{results:#}");
+    runs.push(("judged", folder, results));
     // The peer takes seconds to start, so it is asked once.
     let folders: Vec<PathBuf> = runs.iter().map(|(_, folder, _)| folder.only_run()).collect();
     let derived = peer(&folders);
@@ -51,6 +61,10 @@ fn same(what: &str, ours: &Value, theirs: &Value) {
         (&ours["truncated"], &theirs["truncated"]),
         (&ours["usage"]["new_input_tokens"], &theirs["input_tokens"]),
         (&ours["usage"]["output_tokens"], &theirs["output_tokens"]),
+        (&ours["judge_usage"]["calls"], &theirs["judge_calls"]),
+        (&ours["judge_usage"]["cached"], &theirs["judge_cached"]),
+        (&ours["judge_usage"]["input_tokens"], &theirs["judge_input_tokens"]),
+        (&ours["judge_usage"]["output_tokens"], &theirs["judge_output_tokens"]),
     ] {
         assert!(near(ours, theirs), "{what}: {ours} here, {theirs} there");
     }

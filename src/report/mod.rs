@@ -8,7 +8,7 @@ mod progress;
 mod summary;
 mod why;
 
-pub use number::{count, percent, seconds};
+pub use number::{count, excerpt, percent, seconds};
 pub use progress::{Progress, ProgressStyle};
 pub use summary::write_summary;
 pub use why::{WhyError, explain, find_run};

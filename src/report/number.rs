@@ -36,7 +36,7 @@ pub(super) fn rate(rate: f64) -> String {
 }
 
 /// One line of at most so many characters; line breaks and control characters become blanks.
-pub(super) fn excerpt(text: &str, length: usize) -> String {
+pub fn excerpt(text: &str, length: usize) -> String {
     let mut line = String::new();
     for word in text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty()) {
         if !line.is_empty() {

@@ -141,10 +141,13 @@ fn say(style: ProgressStyle, event: &Event, drawings: &SyncSender<Drawing>) {
         let _ = drawings.try_send(Drawing::Line(line.to_owned()));
     };
     match event {
-        Event::RunStarted { title, simulated, resumed, .. } if style != ProgressStyle::Quiet => {
+        Event::RunStarted { title, simulated, resumed, pending, .. } if style != ProgressStyle::Quiet => {
             line(title);
             if *resumed > 0 {
                 line(&format!("resumed: {} rollouts are finished already", count(*resumed)));
+            }
+            if *pending > 0 {
+                line(&format!("to be scored: {} rollouts that need not run again", count(*pending)));
             }
             if *simulated {
                 line("the model is simulated: no real model answers");
@@ -402,6 +405,7 @@ mod tests {
             planned,
             resumed,
             resumed_reward: 0.5 * resumed as f64,
+            pending: 0,
             simulated: true,
         }
     }

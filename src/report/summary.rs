@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::number::{count, excerpt, percent, rate, seconds};
-use crate::store::{Results, Verdict};
+use crate::store::{JudgeUsage, Results, Verdict};
 
 /// Width of the first column.
 const LABEL: usize = 12;
@@ -47,6 +47,9 @@ pub fn write_summary(out: &mut impl Write, results: &Results) -> io::Result<()> 
         row("turns", &format!("{turns:.1} per rollout"))?;
     }
     row("tokens", &tokens(results))?;
+    if results.judge_usage != JudgeUsage::default() {
+        row("judges", &judges(results.judge_usage))?;
+    }
     if results.scored > 0 {
         row("truncated", &format!("{} ({})", count(results.truncated), percent(results.truncated, results.scored)))?;
     }
@@ -119,6 +122,12 @@ fn tokens(results: &Results) -> String {
     format!("{} in{cached}, {} out", count(usage.input_tokens), count(usage.output_tokens))
 }
 
+fn judges(usage: JudgeUsage) -> String {
+    let JudgeUsage { calls, cached, input_tokens, output_tokens } = usage;
+    let (tokens_in, tokens_out) = (count(input_tokens), count(output_tokens));
+    format!("{} calls, {} from cache: {tokens_in} tokens in, {tokens_out} out", count(calls), count(cached))
+}
+
 fn failure(results: &Results, class: &str, number: u64) -> String {
     match results.error_examples.get(class) {
         Some(example) => {
@@ -180,6 +189,7 @@ mod tests {
                 cached_input_tokens: 1_200,
                 new_input_tokens: 3_000,
             },
+            judge_usage: JudgeUsage { calls: 70, cached: 10, input_tokens: 21_000, output_tokens: 1_400 },
             turns: mean(3.04),
             truncated: 3,
             timed_out: 0,
@@ -211,6 +221,7 @@ rewards     similarity  0.412
 metrics     length  12.000
 turns       3.0 per rollout
 tokens      4.8K in (1.2K of them from cache), 936 out
+judges      70 calls, 10 from cache: 21.0K tokens in, 1.4K out
 truncated   3 (3.8 %)
 stopped by  user_closed 75, max_turns 3
 failures    provider 2, for example 3f2a9b1c: the endpoint answered 503

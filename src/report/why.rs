@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use super::number::{count, excerpt, seconds};
 use crate::{
-    store::{Row, StoreError, read_line, scan, traces_of},
-    trace::{Episode, Fault, ModelCall, RecordError, Trace},
+    store::{Row, StoreError, pending_of, read_line, scan, traces_of},
+    trace::{Episode, Fault, ModelCall, RecordError, Trace, Usage},
 };
 
 /// Replies and reasons are cut to this many characters.
@@ -48,6 +48,18 @@ pub enum WhyError {
         run.display()
     )]
     NoRollout {
+        /// What was asked for.
+        rollout: String,
+        /// The run.
+        run: PathBuf,
+    },
+    /// It is not in the journal yet.
+    #[error(
+        "rollout `{rollout}` only lacks its scores and waits in {}; `rollhouse eval --resume {}` gives it these",
+        pending_of(run).display(),
+        run.display()
+    )]
+    Pending {
         /// What was asked for.
         rollout: String,
         /// The run.
@@ -148,10 +160,14 @@ fn find(run: &Path, rollout: &str) -> Result<Row, WhyError> {
         }
     })?;
     // A whole id wins over those that begin with it.
-    if let Some(exact) = matches.iter().position(|row| row.id == rollout) {
-        return Ok(matches.swap_remove(exact));
+    let exact = |row: &Row| row.id == rollout || matches.iter().all(|other| other.id == row.id);
+    // Of several lines of one episode, the one that a resumed run would keep.
+    let of_it = || matches.iter().enumerate().rev().filter(|(_, row)| exact(row));
+    if let Some((at, _)) = of_it().find(|(_, row)| row.finished).or_else(|| of_it().next()) {
+        return Ok(matches.swap_remove(at));
     }
     match matches.len() {
+        0 if waits(run, rollout)? => Err(WhyError::Pending { rollout: rollout.to_owned(), run: run.to_owned() }),
         0 => Err(WhyError::NoRollout { rollout: rollout.to_owned(), run: run.to_owned() }),
         1 => Ok(matches.swap_remove(0)),
         _ => {
@@ -162,6 +178,13 @@ fn find(run: &Path, rollout: &str) -> Result<Row, WhyError> {
             Err(WhyError::ManyRollouts { rollout: rollout.to_owned(), matches: names.join(", ") })
         }
     }
+}
+
+/// Whether a rollout of this id only lacks its scores.
+fn waits(run: &Path, rollout: &str) -> Result<bool, StoreError> {
+    let mut found = false;
+    scan(&pending_of(run), |row| found |= !rollout.is_empty() && row.id.starts_with(rollout))?;
+    Ok(found)
 }
 
 /// A rollout as it was asked for.
@@ -205,6 +228,8 @@ fn outcome(row: &Row, episode: &Episode) -> String {
         (None, _) => format!("scored {:.3} of {:.3}", row.reward, row.full_reward),
         (Some(_), Some(fault)) => {
             let again = if fault.retryable { "may pass when tried again" } else { "trying again will not help" };
+            let again =
+                if row.rescorable { "a resume, or `rollhouse replay`, does only the scoring again" } else { again };
             format!("failed, {} ({again})", named(fault))
         }
         (Some(fault), None) => format!("failed, {}: {}", fault.class, excerpt(&fault.message, EXCERPT)),
@@ -212,7 +237,7 @@ fn outcome(row: &Row, episode: &Episode) -> String {
 }
 
 fn evidence(out: &mut impl Write, trace: &Trace) -> io::Result<()> {
-    let reasons = trace.info.get("scoring").and_then(Value::as_object);
+    let reasons = trace.reasons();
     let reason = |name: &str| -> String {
         let text = match reasons.and_then(|reasons| reasons.get(name)) {
             Some(Value::String(text)) => text.clone(),
@@ -232,8 +257,8 @@ fn evidence(out: &mut impl Write, trace: &Trace) -> io::Result<()> {
     for (name, _) in trace.metrics.iter().filter(|(_, value)| value.is_none()) {
         writeln!(out, "  metric {name} was due but not measured{}", reason(name))?;
     }
-    for exchange in trace.info.get("judge_calls").and_then(Value::as_array).into_iter().flatten() {
-        writeln!(out, "  judge: {}", excerpt(&exchange.to_string(), EXCERPT))?;
+    for exchange in trace.judge_calls() {
+        writeln!(out, "  {}", judged(exchange))?;
     }
     writeln!(out, "  {}", course(trace))?;
     // The newest failure stands in the first line; here are its causes and what failed before it.
@@ -254,6 +279,29 @@ fn evidence(out: &mut impl Write, trace: &Trace) -> io::Result<()> {
     match excerpt(trace.last_reply(), EXCERPT).as_str() {
         "" => writeln!(out, "  there is no reply"),
         reply => writeln!(out, "  last reply: {reply}"),
+    }
+}
+
+/// What a judge was asked and said, in a line; verdict and reason are rollhouse's, the rest is in traces of verifiers too.
+fn judged(exchange: &Value) -> String {
+    let text = |pointer: &str| exchange.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let mut line = format!("judge {}", if text("/name").is_empty() { "without a name" } else { text("/name") });
+    if !text("/request/model").is_empty() {
+        line += &format!(" ({})", text("/request/model"));
+    }
+    let usage: Option<Usage> =
+        exchange.pointer("/response/usage").and_then(|usage| serde_json::from_value(usage.clone()).ok());
+    if exchange["cached"] == true {
+        line += ", from cache";
+    } else if let Some(usage) = usage {
+        line += &format!(", {} tokens in and {} out", count(usage.input_tokens()), count(usage.completion_tokens));
+    }
+    let said = excerpt(text("/response/message/content"), EXCERPT);
+    match (exchange.pointer("/verdict/score").and_then(Value::as_f64), text("/problem")) {
+        (Some(score), _) => format!("{line}: {score:.3}, {}", excerpt(text("/verdict/why"), EXCERPT)),
+        (None, "") => format!("{line}: {said}"),
+        (None, problem) if said.is_empty() => format!("{line} failed: {}", excerpt(problem, EXCERPT)),
+        (None, problem) => format!("{line} gave no verdict: {}; it said: {said}", excerpt(problem, EXCERPT)),
     }
 }
 

@@ -6,49 +6,14 @@ use futures::{
     FutureExt,
     future::{BoxFuture, join_all},
 };
-use serde_json::Value;
 
-use super::{Answer, Score, ScoreContext, Scorer, score::on_blocking_thread};
-use crate::trace::{Fault, FaultClass, TaskData};
+use super::{Answer, Expected, Score, ScoreContext, Scorer, expected::unusable, score::on_blocking_thread};
+use crate::trace::Fault;
 
-/// Where the expected answer comes from.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Expected {
-    /// A field of the row, for example `answer`: text as it stands, a number or truth value as JSON writes it. A row
-    /// without it cannot be scored.
-    Field(String),
-    /// The same text for every row.
-    Text(String),
-}
+type Check = dyn Fn(&str, &str) -> Result<Score, Fault> + Send + Sync;
 
-impl Expected {
-    /// A field of the row.
-    pub fn field(name: &str) -> Self {
-        Self::Field(name.to_owned())
-    }
-
-    /// The expected answer for a row.
-    pub fn of(&self, task: &TaskData) -> Result<String, Fault> {
-        let name = match self {
-            Self::Text(text) => return Ok(text.clone()),
-            Self::Field(name) => name,
-        };
-        match task.extra.get(name) {
-            Some(Value::String(text)) => Ok(text.clone()),
-            Some(value @ (Value::Number(_) | Value::Bool(_))) => Ok(value.to_string()),
-            Some(_) => Err(unusable(format!("the row's field `{name}` is neither text nor a number"))),
-            None => Err(unusable(format!("the row has no field `{name}` to compare the answer with"))),
-        }
-    }
-}
-
-fn unusable(message: String) -> Fault {
-    Fault::new(FaultClass::Scoring, message)
-}
-
-type Check = dyn Fn(&str, &str) -> Score + Send + Sync;
-
-/// A scorer that compares the answer with what is expected. A rollout without an answer scores 0, with the reason.
+/// A scorer that compares the answer with what is expected, the best of several. A rollout without an answer scores 0,
+/// with the reason.
 #[derive(Clone)]
 pub struct Compare {
     answer: Answer,
@@ -75,6 +40,15 @@ pub fn compare(
     expected: Expected,
     check: impl Fn(&str, &str) -> Score + Send + Sync + 'static,
 ) -> Compare {
+    try_compare(answer, expected, move |answer, expected| Ok(check(answer, expected)))
+}
+
+/// [`compare`] with a check that may find the row unusable: a fault, never a score.
+pub fn try_compare(
+    answer: Answer,
+    expected: Expected,
+    check: impl Fn(&str, &str) -> Result<Score, Fault> + Send + Sync + 'static,
+) -> Compare {
     Compare { answer, expected, check: Arc::new(check), heavy: false }
 }
 
@@ -91,12 +65,32 @@ impl Compare {
         self
     }
 
-    fn pick(&self, context: ScoreContext<'_>) -> Result<Result<(String, String), Score>, Fault> {
+    fn pick(&self, context: ScoreContext<'_>) -> Result<Result<Picked, Score>, Fault> {
         let expected = self.expected.of(context.task)?;
         Ok(match self.answer.of(context.trace) {
-            Ok(answer) => Ok((answer, expected)),
+            Ok(answer) => Ok(Picked { answer, expected }),
             Err(why) => Err(Score::fail(format!("no answer: {why}"))),
         })
+    }
+}
+
+struct Picked {
+    answer: String,
+    expected: Vec<String>,
+}
+
+impl Picked {
+    /// The best score of all that is expected; what is not finite wins, so that it is seen and fails.
+    fn best(&self, check: &Check) -> Result<Score, Fault> {
+        let (first, others) = self.expected.split_first().ok_or_else(|| unusable("nothing is expected".to_owned()))?;
+        let mut best = check(&self.answer, first)?;
+        for expected in others {
+            let score = check(&self.answer, expected)?;
+            if best.value.is_finite() && (score.value > best.value || !score.value.is_finite()) {
+                best = score;
+            }
+        }
+        Ok(best)
     }
 }
 
@@ -105,12 +99,11 @@ impl Scorer for Compare {
         async move {
             match self.pick(context)? {
                 Err(score) => Ok(score),
-                Ok((answer, expected)) if self.heavy => {
+                Ok(picked) if self.heavy => {
                     let check = Arc::clone(&self.check);
-                    on_blocking_thread((answer, expected), move |(answer, expected)| Ok(check(&answer, &expected)))
-                        .await
+                    on_blocking_thread(picked, move |picked| picked.best(&*check)).await
                 }
-                Ok((answer, expected)) => Ok((self.check)(&answer, &expected)),
+                Ok(picked) => picked.best(&*self.check),
             }
         }
         .boxed()
@@ -120,10 +113,31 @@ impl Scorer for Compare {
         if self.heavy {
             return None;
         }
-        Some(self.pick(context).map(|picked| match picked {
-            Ok((answer, expected)) => (self.check)(&answer, &expected),
-            Err(score) => score,
+        Some(self.pick(context).and_then(|picked| match picked {
+            Ok(picked) => picked.best(&*self.check),
+            Err(score) => Ok(score),
         }))
+    }
+
+    fn waits(&self) -> bool {
+        false
+    }
+}
+
+/// A scorer that others hold, too.
+pub(super) struct Shared(pub Arc<dyn Scorer>);
+
+impl Scorer for Shared {
+    fn score<'a>(&'a self, context: ScoreContext<'a>) -> BoxFuture<'a, Result<Score, Fault>> {
+        self.0.score(context)
+    }
+
+    fn score_now(&self, context: ScoreContext<'_>) -> Option<Result<Score, Fault>> {
+        self.0.score_now(context)
+    }
+
+    fn waits(&self) -> bool {
+        self.0.waits()
     }
 }
 
@@ -140,6 +154,10 @@ impl<S: Scorer, F: Fn(Score) -> Score + Send + Sync> Scorer for Changed<S, F> {
 
     fn score_now(&self, context: ScoreContext<'_>) -> Option<Result<Score, Fault>> {
         self.scorer.score_now(context).map(|result| result.map(&self.change))
+    }
+
+    fn waits(&self) -> bool {
+        self.scorer.waits()
     }
 }
 
@@ -170,6 +188,11 @@ pub fn clamp(bounds: RangeInclusive<f64>, scorer: impl Scorer) -> impl Scorer {
             score
         },
     }
+}
+
+/// 1 less the scorer's score: full where it gives nothing.
+pub fn inverted(scorer: impl Scorer) -> impl Scorer {
+    Changed { scorer, change: |score: Score| Score { value: 1.0 - score.value, ..score } }
 }
 
 /// The lowest score of several scorers: full only when all are. Fails when one of them fails, or there are none.
@@ -211,6 +234,10 @@ impl Scorer for Chosen {
             chosen.ok_or_else(|| unusable("there is no scorer to choose from".to_owned()))
         }
         .boxed()
+    }
+
+    fn waits(&self) -> bool {
+        self.scorers.iter().any(|scorer| scorer.waits())
     }
 }
 

@@ -1,18 +1,22 @@
-//! What scoring took: the calls of judges and their tokens.
+//! What scoring took: the calls of judges and their tokens, and the time of each scorer.
 
-use std::sync::{Mutex, PoisonError};
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use serde_json::Value;
 
 use crate::trace::{Trace, Usage};
 
-/// The key under which a trace's `info` keeps the exchanges of judges, as verifiers 0.4.0 does.
-const JUDGE_CALLS: &str = "judge_calls";
-
 /// Expenses of scoring one rollout. Scorers run side by side and some are dropped half-way, so that each writes down what
 /// it spent when it spends it.
 #[derive(Debug, Default)]
-pub struct Ledger(Mutex<Vec<Expense>>);
+pub struct Ledger {
+    expenses: Mutex<Vec<Expense>>,
+    /// Absent where nobody asks for it.
+    times: Option<Mutex<Vec<(String, Duration)>>>,
+}
 
 /// One call of a model on behalf of a scorer.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,24 +28,42 @@ pub struct Expense {
 }
 
 impl Ledger {
+    /// A ledger that keeps the time of each scorer, too.
+    pub fn with_times() -> Self {
+        Self { times: Some(Mutex::default()), ..Self::default() }
+    }
+
+    /// How long each reward and metric took, by name, in the order they were done; those of one panel took its time
+    /// together. Nothing unless [`Self::with_times`] made it; who is missing has not answered yet.
+    pub fn times(&self) -> Vec<(String, Duration)> {
+        self.times.as_ref().map_or_else(Vec::new, |times| open(times).clone())
+    }
+
+    /// Writes down how long the scorer of these names took.
+    pub(super) fn clock<'a>(&self, names: impl Iterator<Item = &'a str>, took: Duration) {
+        if let Some(times) = &self.times {
+            open(times).extend(names.map(|name| (name.to_owned(), took)));
+        }
+    }
+
     /// Writes an expense down.
     pub fn note(&self, expense: Expense) {
-        self.entries().push(expense);
+        open(&self.expenses).push(expense);
     }
 
     /// Moves all expenses into the trace: usage apart from the policy's, exchanges into its `info`.
     pub fn settle(&self, trace: &mut Trace) {
-        for Expense { usage, exchange } in self.entries().drain(..) {
+        for Expense { usage, exchange } in open(&self.expenses).drain(..) {
             trace.extra_usage.extend(usage);
-            let calls = trace.info.entry(JUDGE_CALLS).or_insert_with(|| Value::Array(Vec::new()));
+            let calls = trace.info.entry(Trace::JUDGE_CALLS).or_insert_with(|| Value::Array(Vec::new()));
             if let Value::Array(calls) = calls {
                 calls.push(exchange);
             }
         }
     }
+}
 
-    fn entries(&self) -> std::sync::MutexGuard<'_, Vec<Expense>> {
-        // Entries are whole whenever the lock is free.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// Entries are whole whenever the lock is free.
+fn open<T>(entries: &Mutex<Vec<T>>) -> MutexGuard<'_, Vec<T>> {
+    entries.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -8,9 +8,16 @@
 //! [`Scorer`] of both.
 
 mod answer;
+mod build;
 mod compare;
+mod corrupt;
+pub mod declared;
+mod expected;
+mod extract;
 pub mod fence;
 mod group;
+pub mod json;
+pub mod judge;
 mod ledger;
 pub mod math;
 mod panel;
@@ -19,19 +26,24 @@ mod score;
 pub mod similarity;
 pub mod tags;
 pub mod text;
+pub mod words;
 
 use std::{ops::RangeInclusive, sync::Arc};
 
 use futures::future::BoxFuture;
 
-pub use answer::{Answer, after_hashes, boxed, last_number, strip_think};
-pub use compare::{Compare, Expected, all_of, any_of, clamp, compare, examine, threshold};
+pub use answer::Answer;
+pub use compare::{Compare, all_of, any_of, clamp, compare, examine, inverted, threshold, try_compare};
+pub use corrupt::corrupted;
+pub use expected::Expected;
+pub use extract::{after_hashes, boxed, first_line, last_line, last_number, strip_think};
 pub use group::GroupScorer;
 pub use ledger::{Expense, Ledger};
 pub use panel::Panel;
 pub use score::{asynchronous, heavy};
 
 use crate::trace::{Fault, TaskData, Trace};
+use judge::Judge;
 
 /// What a scorer sees.
 #[derive(Clone, Copy, Debug)]
@@ -63,6 +75,12 @@ pub trait Scorer: Send + Sync {
     fn score_now(&self, _context: ScoreContext<'_>) -> Option<Result<Score, Fault>> {
         None
     }
+
+    /// Whether it waits for something outside this process, so that the rollout is written down before: a model, another
+    /// process. True but for scorers that are known to compute in place.
+    fn waits(&self) -> bool {
+        true
+    }
 }
 
 /// The named, weighted rewards and unweighted metrics of a task.
@@ -74,6 +92,7 @@ pub struct Rubric {
     rewards: Vec<Seat>,
     metrics: Vec<Seat>,
     group_rewards: Vec<(RewardLine, Arc<dyn GroupScorer>)>,
+    judges: Vec<Arc<Judge>>,
     fault: Option<RubricError>,
 }
 
@@ -81,6 +100,8 @@ pub struct Rubric {
 #[derive(Clone)]
 struct Seat {
     lines: Vec<RewardLine>,
+    /// Metrics that the scorer of rewards gives beside them, after them.
+    details: Vec<RewardLine>,
     scorer: Source,
 }
 
@@ -88,7 +109,7 @@ struct Seat {
 enum Source {
     /// Fills its one line.
     One(Arc<dyn Scorer>),
-    /// Fills all its lines.
+    /// Fills all its lines, then its details.
     Panel(Arc<dyn Panel>),
 }
 
@@ -131,6 +152,14 @@ pub enum RubricError {
         /// Its weight.
         weight: f64,
     },
+    /// A weight for a reward that is not there.
+    #[error("there is no reward `{name}`{}", among(.there))]
+    NoReward {
+        /// The name asked for.
+        name: String,
+        /// The rewards that are there.
+        there: Vec<String>,
+    },
     /// Bounds that hold nothing.
     #[error("the bounds of reward `{name}` are {low} to {high}: give two finite numbers, the lower first")]
     Bounds {
@@ -154,131 +183,11 @@ pub enum RubricError {
     Schema(String),
 }
 
-impl Rubric {
-    /// A rubric with nothing in it.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Adds a weighted reward.
-    #[must_use]
-    pub fn reward(self, name: &str, weight: f64, scorer: impl Scorer + 'static) -> Self {
-        self.seat_reward(RewardLine::new(name, weight), Arc::new(scorer))
-    }
-
-    /// Adds a weighted reward whose raw score must lie within bounds, ends included; outside, the scoring failed.
-    #[must_use]
-    pub fn reward_in(
-        self,
-        name: &str,
-        weight: f64,
-        bounds: RangeInclusive<f64>,
-        scorer: impl Scorer + 'static,
-    ) -> Self {
-        self.seat_reward(RewardLine { bounds: Some(bounds), ..RewardLine::new(name, weight) }, Arc::new(scorer))
-    }
-
-    /// Adds a weighted reward of a line made before.
-    #[must_use]
-    pub fn seat_reward(self, line: RewardLine, scorer: Arc<dyn Scorer>) -> Self {
-        self.add_rewards(vec![line], Source::One(scorer))
-    }
-
-    /// Adds rewards that one panel scores together; its scores come in the order of the lines.
-    #[must_use]
-    pub fn panel(self, lines: Vec<RewardLine>, panel: Arc<dyn Panel>) -> Self {
-        self.add_rewards(lines, Source::Panel(panel))
-    }
-
-    /// Adds a metric.
-    #[must_use]
-    pub fn metric(self, name: &str, scorer: impl Scorer + 'static) -> Self {
-        self.seat_metric(name, Arc::new(scorer))
-    }
-
-    /// Adds a metric whose scorer is shared.
-    #[must_use]
-    pub fn seat_metric(self, name: &str, scorer: Arc<dyn Scorer>) -> Self {
-        self.add_metrics(&[name.to_owned()], Source::One(scorer))
-    }
-
-    /// Adds metrics that one panel measures together, in the order of the names.
-    #[must_use]
-    pub fn metric_panel(self, names: &[String], panel: Arc<dyn Panel>) -> Self {
-        self.add_metrics(names, Source::Panel(panel))
-    }
-
-    /// Adds a weighted reward that compares all rollouts of a task with each other.
-    #[must_use]
-    pub fn group_reward(mut self, line: RewardLine, scorer: Arc<dyn GroupScorer>) -> Self {
-        self.check(&line);
-        self.group_rewards.push((line, scorer));
-        self
-    }
-
-    /// The rubric, if nothing in the chain that made it was wrong.
-    pub fn build(self) -> Result<Self, RubricError> {
-        match self.fault {
-            Some(fault) => Err(fault),
-            None => Ok(self),
-        }
-    }
-
-    /// The names of its rewards, then of its metrics, in the order they were added.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.lines().map(|line| line.name)
-    }
-
-    /// Its rewards with their weights, those of groups last, then its metrics, in the order they were added.
-    pub fn lines(&self) -> impl Iterator<Item = RubricLine<'_>> {
-        let own = self.rewards.iter().flat_map(|seat| &seat.lines);
-        let rewards = own.chain(self.group_rewards.iter().map(|(line, _)| line)).map(|line| (line, Some(line.weight)));
-        let metrics = self.metrics.iter().flat_map(|seat| &seat.lines).map(|line| (line, None));
-        rewards.chain(metrics).map(|(line, weight)| RubricLine {
-            name: &line.name,
-            weight,
-            bounds: line.bounds.clone(),
-        })
-    }
-
-    /// Whether some of its rewards are given to a whole group: then no rollout of a task is scored before all are done.
-    pub fn compares_groups(&self) -> bool {
-        !self.group_rewards.is_empty()
-    }
-
-    fn add_rewards(mut self, lines: Vec<RewardLine>, scorer: Source) -> Self {
-        lines.iter().for_each(|line| self.check(line));
-        self.rewards.push(Seat { lines, scorer });
-        self
-    }
-
-    fn add_metrics(mut self, names: &[String], scorer: Source) -> Self {
-        let lines = names.iter().map(|name| RewardLine::new(name, 0.0)).collect::<Vec<_>>();
-        names.iter().for_each(|name| self.check_name(name));
-        self.metrics.push(Seat { lines, scorer });
-        self
-    }
-
-    fn check(&mut self, line: &RewardLine) {
-        let name = &line.name;
-        self.check_name(name);
-        if !line.weight.is_finite() {
-            self.fault.get_or_insert(RubricError::Weight { name: name.clone(), weight: line.weight });
-        }
-        if let Some(bounds) = &line.bounds {
-            let (low, high) = (*bounds.start(), *bounds.end());
-            if !(low.is_finite() && high.is_finite() && low <= high) {
-                self.fault.get_or_insert(RubricError::Bounds { name: name.clone(), low, high });
-            }
-        }
-    }
-
-    fn check_name(&mut self, name: &str) {
-        if name.is_empty() {
-            self.fault.get_or_insert(RubricError::Unnamed);
-        } else if self.names().any(|other| other == name) {
-            self.fault.get_or_insert(RubricError::Duplicate(name.to_owned()));
-        }
+/// The end of the message about an unknown reward.
+fn among(there: &[String]) -> String {
+    match there {
+        [] => ": the taskset has none".to_owned(),
+        names => format!(": it has {}", names.join(", ")),
     }
 }
 
@@ -323,5 +232,9 @@ where
 
     fn score_now(&self, context: ScoreContext<'_>) -> Option<Result<Score, Fault>> {
         Some(self(context))
+    }
+
+    fn waits(&self) -> bool {
+        false
     }
 }

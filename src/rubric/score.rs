@@ -1,6 +1,6 @@
 //! Running a rubric over a finished trace.
 
-use std::{any::Any, panic::AssertUnwindSafe, sync::Arc};
+use std::{any::Any, panic::AssertUnwindSafe, sync::Arc, time::Instant};
 
 use futures::{
     FutureExt,
@@ -15,8 +15,6 @@ use crate::{
     trace::{Fault, FaultClass, Message, RewardScore, TaskData, Trace},
 };
 
-/// The key under which the reasons stand in a trace's `info`.
-const REASONS: &str = "scoring";
 /// Bytes of replies above which plain functions score where no other rollout waits for them.
 const LONG: usize = 16 << 10;
 
@@ -54,20 +52,39 @@ impl Rubric {
 
         let rewarded = run("reward", &self.rewards, trace, ledger).await;
         keep_reasons(trace, lines(&self.rewards), &rewarded);
-        let scores = first_fault(rewarded)?;
-        for (line, score) in lines(&self.rewards).zip(scores) {
-            let reward = RewardScore { score: score.value, weight: line.weight };
-            trace.rewards.insert(line.name.clone(), Some(reward));
+        let mut scores = first_fault(without_echoes(&self.rewards, rewarded))?.into_iter();
+        for seat in &self.rewards {
+            for (line, score) in seat.lines.iter().zip(&mut scores) {
+                let reward = RewardScore { score: score.value, weight: line.weight };
+                trace.rewards.insert(line.name.clone(), Some(reward));
+            }
+            for (line, score) in seat.details.iter().zip(&mut scores) {
+                trace.metrics.insert(line.name.clone(), Some(score.value));
+            }
         }
         Ok(())
     }
 
-    /// Scores all rollouts of a task with regard to each other, each of them scored by itself before. All group rewards
-    /// enter all traces, or none enters any.
+    /// Whether a trace came through [`Self::score`] and has all of its own rewards and metrics; those of groups do not count.
+    pub fn has_scored(&self, trace: &Trace) -> bool {
+        trace.ok
+            && trace.timing.scoring.end > 0.0
+            && lines(&self.rewards).all(|line| matches!(trace.rewards.get(&line.name), Some(Some(_))))
+            && lines(&self.metrics).all(|line| matches!(trace.metrics.get(&line.name), Some(Some(_))))
+    }
+
+    /// Scores all rollouts of a task with regard to each other, each of them scored by itself before; a single one is a
+    /// group, too. All group rewards enter all traces, or none enters any: then they stay `null`, also those that an
+    /// earlier, smaller group had.
     ///
     /// # Errors
     /// The first failure in the order of the rubric; a score that is not finite or out of bounds is one.
     pub async fn score_group(&self, task: &TaskData, group: &mut [&mut Trace]) -> Result<(), Fault> {
+        for (line, _) in &self.group_rewards {
+            for trace in group.iter_mut() {
+                trace.rewards.insert(line.name.clone(), None);
+            }
+        }
         let mut scored = Vec::new();
         for (line, scorer) in &self.group_rewards {
             let members: Vec<&Trace> = group.iter().map(|trace| &**trace).collect();
@@ -93,17 +110,20 @@ impl Rubric {
 
     /// Writes down every reward and metric as due but not scored. For rollouts whose scoring was never reached.
     pub fn mark_due(&self, trace: &mut Trace) {
-        for line in lines(&self.rewards).chain(self.group_rewards.iter().map(|(line, _)| line)) {
+        let rewards = self.rewards.iter().flat_map(|seat| &seat.lines);
+        for line in rewards.chain(self.group_rewards.iter().map(|(line, _)| line)) {
             trace.rewards.insert(line.name.clone(), None);
         }
-        for line in lines(&self.metrics) {
+        let details = self.rewards.iter().flat_map(|seat| &seat.details);
+        for line in lines(&self.metrics).chain(details) {
             trace.metrics.insert(line.name.clone(), None);
         }
     }
 }
 
+/// Everything that the seats fill, in order.
 fn lines(seats: &[Seat]) -> impl Iterator<Item = &RewardLine> {
-    seats.iter().flat_map(|seat| &seat.lines)
+    seats.iter().flat_map(Seat::all)
 }
 
 /// A result for each line of the seats, in order.
@@ -111,6 +131,7 @@ async fn run(role: &str, seats: &[Seat], trace: &Trace, ledger: &Ledger) -> Vec<
     let context = ScoreContext { task: &trace.task.data, trace, ledger };
     let long = is_long(trace);
     let scored = join_all(seats.iter().map(|seat| {
+        let begun = Instant::now();
         // A scorer is only shared state behind `&self`; one that broke its own invariants breaks its later scores, and
         // each of these is caught the same way.
         let now = match &seat.scorer {
@@ -119,10 +140,14 @@ async fn run(role: &str, seats: &[Seat], trace: &Trace, ledger: &Ledger) -> Vec<
             }
             Source::Panel(_) => Ok(None),
         };
+        let done = move |results| {
+            ledger.clock(seat.lines.iter().map(|line| line.name.as_str()), begun.elapsed());
+            results
+        };
         match now {
-            Ok(Some(result)) => Either::Left(ready(seat.judge(role, vec![result]))),
-            Ok(None) => Either::Right(seat.wait(role, context)),
-            Err(panic) => Either::Left(ready(seat.judge(role, vec![Err(panicked(&*panic))]))),
+            Ok(Some(result)) => Either::Left(ready(done(seat.judge(role, vec![result])))),
+            Ok(None) => Either::Right(seat.wait(role, context).map(done)),
+            Err(panic) => Either::Left(ready(done(seat.judge(role, vec![Err(panicked(&*panic))])))),
         }
     }))
     .await;
@@ -138,6 +163,10 @@ fn is_long(trace: &Trace) -> bool {
 }
 
 impl Seat {
+    fn all(&self) -> impl Iterator<Item = &RewardLine> {
+        self.lines.iter().chain(&self.details)
+    }
+
     async fn wait(&self, role: &str, context: ScoreContext<'_>) -> Vec<Result<Score, Fault>> {
         let scoring = AssertUnwindSafe(async {
             match &self.scorer {
@@ -146,18 +175,19 @@ impl Seat {
             }
         });
         let results = scoring.catch_unwind().await;
-        self.judge(role, results.unwrap_or_else(|panic| vec![Err(panicked(&*panic)); self.lines.len()]))
+        self.judge(role, results.unwrap_or_else(|panic| vec![Err(panicked(&*panic)); self.all().count()]))
     }
 
     /// Lets only finite scores within bounds pass, one for each line.
     fn judge(&self, role: &str, results: Vec<Result<Score, Fault>>) -> Vec<Result<Score, Fault>> {
-        let results = if results.len() == self.lines.len() {
+        let names = self.all().count();
+        let results = if results.len() == names {
             results
         } else {
-            let problem = format!("its scorer gave {} scores for {} names", results.len(), self.lines.len());
-            vec![Err(Fault::new(FaultClass::Scoring, problem)); self.lines.len()]
+            let problem = format!("its scorer gave {} scores for {names} names", results.len());
+            vec![Err(Fault::new(FaultClass::Scoring, problem)); names]
         };
-        self.lines.iter().zip(results).map(|(line, result)| line.judge(role, result)).collect()
+        self.all().zip(results).map(|(line, result)| line.judge(role, result)).collect()
     }
 }
 
@@ -195,13 +225,25 @@ fn keep_reasons<'a>(trace: &mut Trace, lines: impl Iterator<Item = &'a RewardLin
     if reasons.is_empty() {
         return;
     }
-    let kept = trace.info.entry(REASONS).or_insert_with(|| Value::Object(Map::new()));
+    let kept = trace.info.entry(Trace::REASONS).or_insert_with(|| Value::Object(Map::new()));
     if !kept.is_object() {
         *kept = Value::Object(Map::new());
     }
     if let Value::Object(kept) = kept {
         kept.extend(reasons);
     }
+}
+
+/// The results without those of details that failed together with their reward: they say the same once more.
+fn without_echoes(seats: &[Seat], results: Vec<Result<Score, Fault>>) -> Vec<Result<Score, Fault>> {
+    let (mut kept, mut results) = (Vec::with_capacity(results.len()), results.into_iter());
+    for seat in seats {
+        let own = kept.len();
+        kept.extend(results.by_ref().take(seat.lines.len()));
+        let failed = kept[own..].iter().any(Result::is_err);
+        kept.extend(results.by_ref().take(seat.details.len()).filter(|result| !(failed && result.is_err())));
+    }
+    kept
 }
 
 /// All scores, or the first fault with the others among its causes.
@@ -269,6 +311,10 @@ where
         let input = (self.pick)(context);
         let work = Arc::clone(&self.work);
         Box::pin(async move { on_blocking_thread(input?, move |input| work(input)).await })
+    }
+
+    fn waits(&self) -> bool {
+        false
     }
 }
 

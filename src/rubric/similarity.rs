@@ -18,6 +18,11 @@ pub fn ratio_lines(a: &str, b: &str) -> f64 {
     ratio_of(&lines(a), &lines(b))
 }
 
+/// The Ratcliff–Obershelp ratio over words (runs of anything but white space).
+pub fn ratio_words(a: &str, b: &str) -> f64 {
+    ratio_of(&words(a), &words(b))
+}
+
 /// The Ratcliff–Obershelp ratio over any elements; 1 when both are empty.
 pub fn ratio_of<T: Eq + Hash>(a: &[T], b: &[T]) -> f64 {
     let total = a.len() + b.len();
@@ -57,9 +62,23 @@ pub fn edit_distance(a: &str, b: &str) -> usize {
 
 /// 1 less the edit distance over the longer length, 0 to 1; 1 when both are empty.
 pub fn edit_similarity(a: &str, b: &str) -> f64 {
-    let (a, b) = (chars(a), chars(b));
+    edit_similarity_of(&chars(a), &chars(b))
+}
+
+/// [`edit_similarity`] over words (runs of anything but white space).
+pub fn edit_similarity_words(a: &str, b: &str) -> f64 {
+    edit_similarity_of(&words(a), &words(b))
+}
+
+/// [`edit_similarity`] over lines.
+pub fn edit_similarity_lines(a: &str, b: &str) -> f64 {
+    edit_similarity_of(&lines(a), &lines(b))
+}
+
+/// [`edit_similarity`] over any elements.
+pub fn edit_similarity_of<T: Eq + Hash>(a: &[T], b: &[T]) -> f64 {
     let longer = a.len().max(b.len());
-    if longer == 0 { 1.0 } else { 1.0 - edit_distance_of(&a, &b) as f64 / longer as f64 }
+    if longer == 0 { 1.0 } else { 1.0 - edit_distance_of(a, b) as f64 / longer as f64 }
 }
 
 /// How many code points two texts have in common at their start.

@@ -123,6 +123,44 @@ impl Pattern {
     pub fn as_str(&self) -> &str {
         self.0.as_str()
     }
+
+    /// A text that [`Self::capture`] takes the answer from: for a pattern of one group between plain words, these words
+    /// round the answer; else the answer itself where the pattern captures it. `None` for all others.
+    pub fn filled(&self, answer: &str) -> Option<String> {
+        let plainly = answer.to_owned();
+        let framed = self.frame().map(|(before, after)| format!("{before}{answer}{after}"));
+        [framed, Some(plainly)].into_iter().flatten().find(|text| self.capture(text) == Some(answer))
+    }
+
+    /// The plain words before and behind the only group; `None` where they are not plain.
+    fn frame(&self) -> Option<(String, String)> {
+        let pattern = self.as_str();
+        let flags = if pattern.starts_with("(?") { pattern.find(')')? + 1 } else { 0 };
+        let pattern = &pattern[flags..];
+        let (open, close) = (pattern.find('(')?, pattern.rfind(')')?);
+        Some((plain_words(pattern.get(..open)?)?, plain_words(pattern.get(close + 1..)?)?))
+    }
+}
+
+/// What a piece of a pattern matches, if it is but words, escaped characters, spaces (`\\s*`) and anchors; what may be left
+/// out (`:?`) is left in.
+fn plain_words(piece: &str) -> Option<String> {
+    let mut words = String::new();
+    let mut characters = piece.chars();
+    while let Some(character) = characters.next() {
+        match character {
+            '\\' => match characters.next()? {
+                's' => words.push(' '),
+                'b' => {}
+                escaped if !escaped.is_alphanumeric() => words.push(escaped),
+                _ => return None,
+            },
+            '^' | '$' | '?' | '*' | '+' => {}
+            '.' | '[' | ']' | '(' | ')' | '{' | '}' | '|' => return None,
+            plain => words.push(plain),
+        }
+    }
+    Some(words)
 }
 
 /// How far a number may lie from the expected one: within either bound.

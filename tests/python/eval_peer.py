@@ -6,11 +6,22 @@ import sys
 
 from verifiers.v1.episode import WireEpisode
 from verifiers.v1.trace import WireTrace
+from verifiers.v1.types import AssistantMessage
 from verifiers.v1.utils.trace_store import read_episodes
 
 
 def mean(values):
     return sum(values) / len(values)
+
+
+def judged(trace):
+    """The exchanges with judges, each of which must be one that the peer could have recorded."""
+    calls = trace.info.get("judge_calls", [])
+    for call in calls:
+        assert set(call["request"]) == {"model", "messages"}, call
+        assert set(call["response"]) == {"message", "parsed", "usage"}, call
+        AssistantMessage.model_validate(call["response"]["message"])
+    return calls
 
 
 def derived(run):
@@ -25,7 +36,13 @@ def derived(run):
             rewards.setdefault(name, []).append(reward.score)
         for name, value in trace.metrics.items():
             metrics.setdefault(name, []).append(value)
+    calls = [call for trace in traces for call in judged(trace)]
+    extra = [usage for trace in traces for usage in trace.extra_usage]
     return {
+        "judge_calls": sum(not call.get("cached", False) for call in calls),
+        "judge_cached": sum(call.get("cached", False) for call in calls),
+        "judge_input_tokens": sum(usage.prompt_tokens + (usage.cached_input_tokens or 0) for usage in extra),
+        "judge_output_tokens": sum(usage.completion_tokens for usage in extra),
         "episodes": len(episodes),
         "ok": sum(episode.ok for episode in episodes),
         "reward": mean([trace.reward for trace in traces]),
