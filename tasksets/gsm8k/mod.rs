@@ -19,7 +19,7 @@ use crate::{
         Shipped, TaskStream, Taskset, TasksetError, TasksetSize,
         dataset::{
             self, Row, Source,
-            hub::{HubCache, HubDataset},
+            hub::{Hub, HubDataset},
             jsonl,
         },
     },
@@ -28,7 +28,7 @@ use crate::{
 
 pub(super) const SHIPPED: Shipped = Shipped {
     id: "gsm8k",
-    summary: "solve grade-school word problems; rows from a file, the Hugging Face cache or a small sample",
+    summary: "solve grade-school word problems; rows from a file, the Hugging Face hub or a small sample",
     readme: include_str!("README.md"),
     open,
 };
@@ -53,9 +53,11 @@ struct Gsm8k {
 
 fn open(section: &mut Section<'_>) -> Result<Arc<dyn Taskset>, TasksetError> {
     let path: Option<PathBuf> =
-        section.doc("A JSONL or Parquet file with the columns `question` and `answer`").get("path");
+        section.doc("A JSONL, CSV, TSV or Parquet file with the columns `question` and `answer`").get("path");
     let repo: Option<String> = section
-        .doc("A data set in the Hugging Face cache, for example \"openai/gsm8k\"; never downloaded")
+        .doc(
+            "A data set of the Hugging Face hub, for example \"openai/gsm8k\"; downloaded where it is not in the cache",
+        )
         .get("dataset");
     let config = section.doc("Configuration of the data set").get_or("subset", "main".to_owned());
     let split = section.doc("Split of the data set").get_or("split", "test".to_owned());
@@ -79,7 +81,7 @@ impl Taskset for Gsm8k {
             Ok(match rows {
                 Rows::Sample => vec![Source::Shipped { name: "gsm8k/sample.jsonl", text: SAMPLE }],
                 Rows::Path(path) => vec![Source::File(path)],
-                Rows::Hub(dataset) => HubCache::of_user().dataset(&dataset)?.into_iter().map(Source::File).collect(),
+                Rows::Hub(dataset) => Hub::of_user().dataset(&dataset)?.into_iter().map(Source::File).collect(),
             })
         };
         dataset::tasks(KIND, locate, |row| {

@@ -2,40 +2,47 @@
 
 use std::{
     fs::File,
-    io::{BufRead, BufReader, Read},
+    io::{BufRead, BufReader, Read, Seek, SeekFrom},
     path::Path,
 };
 
 use serde_json::Value;
 
-use super::{Row, Rows, TasksetError, cannot_open, kind_of};
+use super::{Places, Row, Rows, TasksetError, cannot_open, kind_of};
 
 /// Longest line read, in bytes (64 MiB); a longer one is an error, so that a file without line ends cannot fill the
 /// memory.
 pub const LINE_LIMIT: u64 = 64 << 20;
 
-const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+pub(super) const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
 /// Opens a file of JSON lines.
 ///
 /// # Errors
 /// When it cannot be opened.
 pub fn open(path: &Path) -> Result<Rows, TasksetError> {
+    Ok(Box::new(lines_of(path)?))
+}
+
+pub(super) fn lines_of(path: &Path) -> Result<Lines<BufReader<File>>, TasksetError> {
     let file = File::open(path).map_err(|error| cannot_open(path, &error))?;
-    Ok(rows(&path.display().to_string(), BufReader::with_capacity(64 << 10, file)))
+    Ok(Lines::new(&path.display().to_string(), BufReader::with_capacity(64 << 10, file)))
 }
 
 /// The rows of JSON lines; `name` is what messages call them. Blank lines are passed over but count as lines, a byte
 /// order mark and carriage returns are dropped, and a missing line end after the last row is no fault.
 pub fn rows(name: &str, text: impl BufRead + Send + 'static) -> Rows {
-    Box::new(Lines { name: name.to_owned(), text, line: Vec::new(), number: 0, limit: LINE_LIMIT, failed: false })
+    Box::new(Lines::new(name, text))
 }
 
-struct Lines<R> {
+pub(super) struct Lines<R> {
     name: String,
     text: R,
     line: Vec<u8>,
     number: u64,
+    /// Bytes read before the line, and up to its end.
+    start: u64,
+    end: u64,
     limit: u64,
     failed: bool,
 }
@@ -54,7 +61,28 @@ impl<R: BufRead> Iterator for Lines<R> {
     }
 }
 
+impl<R: BufRead + Seek + Send> Places for Lines<R> {
+    fn place(&self) -> u64 {
+        self.start
+    }
+
+    fn go(&mut self, place: u64, number: u64) -> Result<(), TasksetError> {
+        self.text.seek(SeekFrom::Start(place)).map_err(|error| TasksetError::Row {
+            file: self.name.clone(),
+            row: number,
+            problem: format!("cannot be read: {error}"),
+        })?;
+        (self.number, self.end) = (number - 1, place);
+        Ok(())
+    }
+}
+
 impl<R: BufRead> Lines<R> {
+    pub(super) fn new(name: &str, text: R) -> Self {
+        let (name, line) = (name.to_owned(), Vec::new());
+        Self { name, text, line, number: 0, start: 0, end: 0, limit: LINE_LIMIT, failed: false }
+    }
+
     fn read(&mut self) -> Result<Option<Row>, String> {
         loop {
             self.line.clear();
@@ -66,6 +94,8 @@ impl<R: BufRead> Lines<R> {
             if read == 0 {
                 return Ok(None);
             }
+            self.start = self.end;
+            self.end += read as u64;
             if self.line.len() as u64 > self.limit {
                 return Err(format!(
                     "the line is longer than {} MiB; is this a file with one JSON object a line?",
@@ -92,19 +122,19 @@ impl<R: BufRead> Lines<R> {
 }
 
 /// What a line is rather than JSON, told by its first bytes.
-fn hint(line: &[u8]) -> &'static str {
+pub(super) fn hint(line: &[u8]) -> &'static str {
     match line {
         [0x1f, 0x8b, ..] => "; the file is compressed with gzip, unpack it first",
         [0x28, 0xb5, 0x2f, 0xfd, ..] => "; the file is compressed with zstd, unpack it first",
         [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => "; the file is in UTF-16, save it as UTF-8",
         [b'P', b'A', b'R', b'1', ..] => "; this is a Parquet file, give it the extension .parquet",
-        [b'[', ..] => "; write one object a line, not a list of objects",
+        [b'[', ..] => "; write one object a line, or call the file .json",
         _ => "",
     }
 }
 
 /// The parser's words without its own line and column.
-fn plain(error: &serde_json::Error) -> String {
+pub(super) fn plain(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.rfind(" at line ") {
         Some(end) => text[..end].to_owned(),
@@ -141,7 +171,7 @@ mod tests {
     fn a_broken_row_names_file_and_line_and_ends_the_reading() {
         fails("{\"a\":1}\n\n{\"a\":\n{\"a\":2}\n", "rows.jsonl:3: not valid JSON at column ");
         fails("[1]\n", "rows.jsonl:1: expected a JSON object, found a list");
-        fails("[\n {\"a\": 1}\n]\n", "; write one object a line, not a list of objects");
+        fails("[\n {\"a\": 1}\n]\n", "; write one object a line, or call the file .json");
         fails("PAR1\u{15}", "; this is a Parquet file, give it the extension .parquet");
         fails("{\"a\":1} {\"a\":2}\n", "rows.jsonl:1: not valid JSON");
         assert_eq!(read("{\"a\":1}\nx\n{\"a\":2}\n").len(), 2);
@@ -162,14 +192,8 @@ mod tests {
     #[test]
     fn a_line_without_end_is_given_up_at_the_limit() {
         let endless = BufReader::new(std::io::repeat(b'x'));
-        let mut lines = Lines {
-            name: "rows.jsonl".to_owned(),
-            text: endless,
-            line: Vec::new(),
-            number: 0,
-            limit: 1 << 20,
-            failed: false,
-        };
+        let mut lines = Lines::new("rows.jsonl", endless);
+        lines.limit = 1 << 20;
         let error = lines.next().and_then(Result::err).map(|error| error.to_string());
         assert_eq!(
             error.as_deref(),

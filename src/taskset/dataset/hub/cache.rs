@@ -1,7 +1,4 @@
-//! The Hugging Face hub cache, read only: finds the files of a data set that was downloaded before. Never downloads.
-//!
-//! Layout, as `huggingface_hub` writes it: `<cache>/datasets--<owner>--<name>/refs/<revision>` holds a commit, and
-//! `snapshots/<commit>/…` the files of that commit.
+//! The cache, as it is read.
 
 use std::{
     env,
@@ -10,25 +7,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::TasksetError;
+use super::{
+    HubDataset, TasksetError,
+    files::{choose, missing_shard},
+};
 
 /// A cache folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubCache {
     root: PathBuf,
-}
-
-/// Which files of which data set.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HubDataset {
-    /// `owner/name`.
-    pub repo: String,
-    /// Configuration (subset), for example `main`; empty for a data set that has only one.
-    pub config: String,
-    /// For example `train`.
-    pub split: String,
-    /// A branch, tag or commit; `main` by habit.
-    pub revision: String,
 }
 
 impl HubCache {
@@ -38,17 +25,10 @@ impl HubCache {
         Self::from_variables(env::var_os)
     }
 
-    fn from_variables(variable: impl Fn(&'static str) -> Option<OsString>) -> Self {
+    pub(super) fn from_variables(variable: impl Fn(&'static str) -> Option<OsString>) -> Self {
         let folder = |name| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let root = folder("HF_HUB_CACHE").or_else(|| folder("HUGGINGFACE_HUB_CACHE")).unwrap_or_else(|| {
-            let home = folder("HF_HOME").unwrap_or_else(|| {
-                let cache =
-                    folder("XDG_CACHE_HOME").unwrap_or_else(|| folder("HOME").unwrap_or_default().join(".cache"));
-                cache.join("huggingface")
-            });
-            home.join("hub")
-        });
-        Self { root }
+        let root = folder("HF_HUB_CACHE").or_else(|| folder("HUGGINGFACE_HUB_CACHE"));
+        Self { root: root.unwrap_or_else(|| home(&variable).join("hub")) }
     }
 
     /// The cache in this folder.
@@ -56,47 +36,44 @@ impl HubCache {
         Self { root: root.into() }
     }
 
-    /// The data files of one split, Parquet before JSON lines, in the order of their names. A file belongs to a split
-    /// when its name begins with it (`train-00000-of-00001.parquet`, `train.jsonl`), also behind the configuration's name
-    /// (`main_train.jsonl`), or when it lies in a folder of that name; and to a configuration when it lies in a folder of
-    /// that name or its name begins with it.
+    /// The data files of one split in the cache: by the card of the data set, where it has one with `configs`, else by
+    /// their names. A file belongs to a split when its name has the split's as a word (`train-00000-of-00001.parquet`,
+    /// `main_train.jsonl`) or it lies in a folder of that name; and to a configuration when it lies in a folder of that
+    /// name or its name begins with it.
     ///
     /// # Errors
-    /// When the data set, the revision or the split is not in the cache; says how to get it.
+    /// When the data set, the revision or the split is not in the cache, or not whole; says how to get it.
     pub fn dataset(&self, dataset: &HubDataset) -> Result<Vec<PathBuf>, TasksetError> {
         let snapshot = self.snapshot(dataset)?;
         let mut files = Vec::new();
-        list(&snapshot, Path::new(""), &mut files);
+        list(&snapshot, "", &mut files);
         files.sort();
-        let of_config: Vec<&PathBuf> = files.iter().filter(|file| in_config(file, &dataset.config)).collect();
-        let found: Vec<&PathBuf> = of_config.into_iter().filter(|file| in_split(file, dataset)).collect();
-        let readable = |extension: &str| -> Vec<PathBuf> {
-            found.iter().filter(|file| has_extension(file, extension)).map(|file| snapshot.join(file)).collect()
+        let card = fs::read_to_string(snapshot.join("README.md")).ok();
+        let fault = |problem: String| {
+            let (repo, place, way) = (&dataset.repo, snapshot.display(), how_to_get(dataset));
+            TasksetError::Source(format!("data set `{repo}` in {place}: {problem}; {way}"))
         };
-        for extension in ["parquet", "jsonl", "ndjson", "json"] {
-            let files = readable(extension);
-            if !files.is_empty() {
-                return Ok(files);
-            }
+        let chosen = choose(&files, card.as_deref(), dataset).map_err(fault)?;
+        if let Some(short) = missing_shard(&chosen) {
+            return Err(fault(format!("only {short} are there")));
         }
-        let HubDataset { repo, config, split, .. } = dataset;
-        let there: Vec<String> = files.iter().take(8).map(|file| file.display().to_string()).collect();
-        Err(TasksetError::Source(format!(
-            "no data file for configuration `{config}`, split `{split}` of `{repo}` in {}; files there: {}; {}",
-            snapshot.display(),
-            if there.is_empty() { "none".to_owned() } else { there.join(", ") },
-            how_to_get(dataset),
-        )))
+        Ok(chosen.iter().map(|file| snapshot.join(file)).collect())
+    }
+
+    /// The folder of a data set.
+    pub(super) fn folder(&self, repo: &str) -> PathBuf {
+        self.root.join(name_of(repo))
+    }
+
+    /// The folder where those who write to the folder of a data set wait for each other.
+    pub(super) fn locks(&self, repo: &str) -> PathBuf {
+        self.root.join(".locks").join(name_of(repo))
     }
 
     fn snapshot(&self, dataset: &HubDataset) -> Result<PathBuf, TasksetError> {
+        check_names(dataset)?;
         let HubDataset { repo, revision, .. } = dataset;
-        if !is_repo(repo) || !is_revision(revision) {
-            return Err(TasksetError::Source(format!(
-                "`{repo}` at `{revision}` is no data set on the hub: expected `owner/name` and a branch, tag or commit"
-            )));
-        }
-        let folder = self.root.join(format!("datasets--{}", repo.replace('/', "--")));
+        let folder = self.folder(repo);
         if !folder.is_dir() {
             return Err(TasksetError::Source(format!(
                 "data set `{repo}` is not in the Hugging Face cache {}; {}",
@@ -107,7 +84,8 @@ impl HubCache {
         let commit = fs::read_to_string(folder.join("refs").join(revision));
         let commit = commit.map_or_else(|_| revision.clone(), |commit| commit.trim().to_owned());
         let snapshot = folder.join("snapshots").join(&commit);
-        if is_revision(&commit) && snapshot.is_dir() {
+        let half = self.locks(repo).join(linking(&commit)).exists();
+        if is_revision(&commit) && snapshot.is_dir() && !half {
             return Ok(snapshot);
         }
         Err(TasksetError::Source(format!(
@@ -116,6 +94,34 @@ impl HubCache {
             how_to_get(dataset),
         )))
     }
+}
+
+/// The folder of `huggingface_hub`, which holds the cache and the token.
+pub(super) fn home(variable: impl Fn(&'static str) -> Option<OsString>) -> PathBuf {
+    let folder = |name| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    folder("HF_HOME").unwrap_or_else(|| {
+        let cache = folder("XDG_CACHE_HOME").unwrap_or_else(|| folder("HOME").unwrap_or_default().join(".cache"));
+        cache.join("huggingface")
+    })
+}
+
+/// The mark that a snapshot is being filled: while it is there, some files of a split may still be missing.
+pub(super) fn linking(commit: &str) -> String {
+    format!("{commit}.linking")
+}
+
+fn name_of(repo: &str) -> String {
+    format!("datasets--{}", repo.replace('/', "--"))
+}
+
+/// Whether the names are those of a data set and a revision.
+pub(super) fn check_names(HubDataset { repo, revision, .. }: &HubDataset) -> Result<(), TasksetError> {
+    if is_repo(repo) && is_revision(revision) {
+        return Ok(());
+    }
+    Err(TasksetError::Source(format!(
+        "`{repo}` at `{revision}` is no data set on the hub: expected `owner/name` and a branch, tag or commit"
+    )))
 }
 
 fn how_to_get(dataset: &HubDataset) -> String {
@@ -141,55 +147,20 @@ fn is_revision(revision: &str) -> bool {
     !revision.is_empty() && revision.split('/').all(|part| !part.is_empty() && !part.starts_with('.'))
 }
 
-/// The files below a folder, as paths relative to it. Files of a snapshot are links into the blobs.
-fn list(snapshot: &Path, below: &Path, files: &mut Vec<PathBuf>) {
-    let Ok(entries) = fs::read_dir(snapshot.join(below)) else { return };
+/// The files below a folder, as paths relative to it with `/`. Files of a snapshot are links into the blobs.
+fn list(folder: &Path, below: &str, files: &mut Vec<String>) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
-        let relative = below.join(entry.file_name());
-        let hidden = entry.file_name().to_string_lossy().starts_with('.');
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        let relative = format!("{below}{name}");
         match entry.file_type() {
-            Ok(kind) if kind.is_dir() && !hidden => list(snapshot, &relative, files),
-            Ok(kind) if !kind.is_dir() && !hidden => files.push(relative),
+            _ if name.starts_with('.') => {}
+            Ok(kind) if kind.is_dir() => list(&entry.path(), &format!("{relative}/"), files),
+            // A link whose blob is gone is no file.
+            Ok(_) if entry.path().exists() => files.push(relative),
             _ => {}
         }
     }
-}
-
-fn has_extension(file: &Path, extension: &str) -> bool {
-    file.extension().is_some_and(|found| found.eq_ignore_ascii_case(extension))
-}
-
-fn folders(file: &Path) -> impl Iterator<Item = &str> {
-    file.parent().into_iter().flat_map(Path::components).filter_map(|part| part.as_os_str().to_str())
-}
-
-fn stem(file: &Path) -> &str {
-    file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default()
-}
-
-/// The rest of a file's name behind a word and its separator; empty when the word is the whole name.
-fn behind<'a>(name: &'a str, word: &str) -> Option<&'a str> {
-    let rest = name.strip_prefix(word)?;
-    if rest.is_empty() { Some(rest) } else { rest.strip_prefix(['-', '_', '.']) }
-}
-
-fn in_config(file: &Path, config: &str) -> bool {
-    if config.is_empty() {
-        return true;
-    }
-    if folders(file).any(|folder| folder == config) || behind(stem(file), config).is_some() {
-        return true;
-    }
-    // The hub calls the only configuration of a data set `default` and leaves it out of the paths.
-    config == "default" && folders(file).all(|folder| folder == "data")
-}
-
-fn in_split(file: &Path, dataset: &HubDataset) -> bool {
-    let HubDataset { config, split, .. } = dataset;
-    let stem = stem(file);
-    folders(file).any(|folder| folder == split)
-        || behind(stem, split).is_some()
-        || behind(stem, config).is_some_and(|rest| behind(rest, split).is_some())
 }
 
 #[cfg(test)]
