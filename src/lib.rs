@@ -10,6 +10,8 @@ pub mod trace;
 
 pub mod store;
 
+pub mod runtime;
+
 pub mod inference;
 
 pub mod rubric;

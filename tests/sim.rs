@@ -10,6 +10,7 @@ use std::{
 use futures::{StreamExt, future::BoxFuture, future::join_all, stream::FuturesUnordered};
 use reqwest::{Client, Response, StatusCode};
 use rollhouse::{
+    rubric::corrupted,
     sim::{ApiKey, FaultKind, FaultRule, Oracle, Policy, Route, Settings, SimError, Simulator, Tokenizer},
     trace::Message,
 };
@@ -26,6 +27,10 @@ impl Oracle for Reverser {
         });
         let text = text.filter(|text| !text.starts_with("unknown"));
         Box::pin(std::future::ready(text.map(|text| text.chars().rev().collect())))
+    }
+
+    fn spoiled(&self, answer: &str, below: &dyn Fn(usize) -> usize) -> Option<String> {
+        corrupted(answer, below)
     }
 }
 

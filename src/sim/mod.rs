@@ -66,6 +66,18 @@ pub trait Oracle: Send + Sync {
     /// With tools offered, an answer may hold calls in Hermes form:
     /// `<tool_call>\n{"name": …, "arguments": {…}}\n</tool_call>`.
     fn solve<'a>(&'a self, conversation: &'a [Message]) -> BoxFuture<'a, Option<String>>;
+
+    /// What is said whatever the error rate, before [`Self::solve`] is asked: the verdict where the conversation is the
+    /// question of a judge. The default knows of none.
+    fn certain(&self, _conversation: &[Message]) -> Option<String> {
+        None
+    }
+
+    /// A wrong version of a right answer, in its form; `below` draws a number below its argument. The default knows of
+    /// none, and what should be wrong then is a plain sentence.
+    fn spoiled(&self, _answer: &str, _below: &dyn Fn(usize) -> usize) -> Option<String> {
+        None
+    }
 }
 
 /// Why a simulator did not start.

@@ -3,23 +3,29 @@
 //! Opening a taskset reads its config only; data is read as the stream is polled. No key and no network is needed to
 //! list, describe or open one. What leaves is a [`TaskStream`], most often through [`select`].
 
+mod adapted;
+mod class;
 pub mod dataset;
-mod instructed;
+mod declarative;
+pub mod local;
+pub mod python;
 mod random;
 mod registry;
 mod sample;
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
 use futures::{StreamExt, future::BoxFuture, stream, stream::BoxStream};
 use serde_json::{Map, Value};
 
-pub use instructed::Instructed;
+pub use adapted::Adapted;
+pub use class::type_name;
 pub use random::PythonRandom;
 pub use registry::{Found, Opener, Shipped, find_in};
 pub use sample::{planned, select};
 
 use crate::{
+    config::Faults,
     rubric::Rubric,
     trace::{Fault, Message, TaskData, Trace, TraceTask},
 };
@@ -58,6 +64,12 @@ pub trait Taskset: Send + Sync {
     /// What runs around the model's turns: setup, stop conditions, finalize; `None` when there is nothing.
     fn hooks(&self) -> Option<Arc<dyn Hooks>> {
         None
+    }
+
+    /// The environment variables that its own functions see because somebody passed them on; none for a taskset whose
+    /// functions are part of this program.
+    fn passed_variables(&self) -> &[String] {
+        &[]
     }
 
     /// What a perfect model would answer next in a conversation of this taskset, told from the conversation alone; `None`
@@ -109,7 +121,9 @@ pub struct Exchange<'a> {
 
 /// Whoever talks with the model in a multi-turn task. One per rollout; it may keep state of its own, too.
 pub trait User: Send {
-    /// What the user does after the conversation so far (empty when the user opens it).
+    /// What the user does after the conversation so far (empty when the user opens it). It takes none of the agent's time:
+    /// only the deadline of the whole episode, `env.timeout.episode`, ends it. One that waits for something outside bounds
+    /// itself, as a function of a `taskset.py` does with its `timeout`.
     fn reply<'a>(&'a mut self, exchange: Exchange<'a>) -> BoxFuture<'a, Result<UserTurn, Fault>>;
 }
 
@@ -163,13 +177,24 @@ pub enum TasksetError {
     /// The selection cannot be made of this taskset.
     #[error("{0}")]
     Select(String),
+    /// What declares the taskset has faults.
+    #[error("{0}")]
+    Declaration(Faults),
+    /// The taskset is a program of its own.
+    #[error("the taskset in {} is a Rust package of its own, which this program cannot open", folder.display())]
+    Package {
+        /// The folder of its `Cargo.toml`.
+        folder: PathBuf,
+    },
     /// No taskset has this name.
-    #[error("unknown taskset `{id}`{}", registry::suggestion(nearest))]
+    #[error("unknown taskset `{id}`{}{}", registry::suggestion(nearest), registry::folder_hint(folder.as_deref()))]
     Unknown {
         /// The name asked for.
         id: String,
         /// The names most like it, best first.
         nearest: Vec<String>,
+        /// A folder that it may mean.
+        folder: Option<String>,
     },
 }
 

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, path::PathBuf, sync::Arc};
 
-use super::{Taskset, TasksetError};
+use super::{Taskset, TasksetError, local};
 use crate::config::{self, Section};
 
 /// A taskset that ships with the program.
@@ -58,7 +58,11 @@ pub fn find_in<'a>(shipped: &'a [Shipped], id: &str) -> Result<&'a Shipped, Task
         .iter()
         .find(|taskset| taskset.id == plain)
         .or_else(|| shipped.iter().find(|taskset| taskset.id == unversioned))
-        .ok_or_else(|| TasksetError::Unknown { id: id.to_owned(), nearest: nearest(shipped, unversioned) })
+        .ok_or_else(|| TasksetError::Unknown {
+            id: id.to_owned(),
+            nearest: nearest(shipped, unversioned),
+            folder: local::folder_like(id),
+        })
 }
 
 fn plain_name(id: &str) -> String {
@@ -91,6 +95,14 @@ pub(super) fn suggestion(nearest: &[String]) -> String {
             format!(": expected one of {}", names.join(", "))
         }
     }
+}
+
+/// Where a folder has nearly the name that was asked for.
+pub(super) fn folder_hint(folder: Option<&str>) -> String {
+    folder.map_or_else(String::new, |folder| {
+        let ending = if local::is_taskset(folder) { "" } else { ", once it has a taskset.toml or taskset.py" };
+        format!("; there is a folder `{folder}`: write `./{folder}`{ending}")
+    })
 }
 
 #[cfg(test)]
