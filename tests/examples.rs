@@ -3,9 +3,9 @@
 
 mod program;
 
-use std::{fs, path::PathBuf};
+use std::{env, fs, path::PathBuf};
 
-use program::Folder;
+use program::{Done, Folder};
 
 #[test]
 fn every_example_of_an_evaluation_resolves() {
@@ -30,4 +30,25 @@ fn every_example_of_an_evaluation_resolves() {
     }
     assert!(seen > 1, "the examples were not found");
     assert!(!folder.path().join("outputs").exists(), "showing a configuration writes nothing");
+}
+
+#[test]
+fn the_tasksets_of_the_readme_are_valid_as_they_stand() {
+    let readme = include_str!("../README.md");
+    let block = |language: &str| {
+        let begin = readme.find(language).map(|at| at + language.len()).expect("the block");
+        readme[begin..].split("```").next().unwrap()
+    };
+    let folder = Folder::new();
+    folder.write("declared/taskset.toml", block("```toml\n"));
+    folder.write("scripted/taskset.py", block("```python\n"));
+    let run = |words: &[&str]| {
+        // An author's interpreter is found on the path.
+        let mut command = folder.command(words);
+        Done::of(command.env("PATH", env::var_os("PATH").unwrap_or_default()).output().unwrap()).expect(0)
+    };
+    for taskset in ["./declared", "./scripted"] {
+        run(&["validate", taskset, "-n", "10"]).says("0 failed, 0 with warnings");
+        run(&["eval", taskset, "-n", "2", "-r", "2"]).says("4 scored");
+    }
 }
