@@ -10,7 +10,7 @@ use nix::{
     unistd::Pid,
 };
 use program::{Done, Folder, Simulator, episodes};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 #[test]
 fn the_first_command_of_the_readme_needs_nothing() {
@@ -414,4 +414,22 @@ fn a_trace_names_the_seat_that_made_it() {
     assert_eq!((&config["model"], &trace["calls"][0]["model"]), (&"of-the-seat".into(), &"of-the-seat".into()));
     assert_eq!((&config["sampling"]["temperature"], &config["sampling"]["top_k"]), (&0.3.into(), &4.into()));
     assert_eq!(trace["calls"][0]["sampling"], serde_json::json!({"top_k": 4, "temperature": 0.3}));
+}
+
+#[test]
+fn the_rewards_of_any_taskset_take_other_weights() {
+    let folder = Folder::new();
+    let weights = |name: &str, key: &str| {
+        let flag = format!("--env.taskset.task.rewards.{name}.{key}");
+        folder.run(&["eval", "gsm8k", "-n", "4", "--json", "--clean", "--run.dir", "same", &flag, "0.25"])
+    };
+    let results = weights("correct", "weight").expect(0).json();
+    let score = results["rewards"]["correct"]["mean"].as_f64().unwrap();
+    assert!(score > 0.0, "{results:#}");
+    assert_eq!(results["reward"]["mean"], json!(score * 0.25), "{results:#}");
+    weights("corect", "weight").expect(2).says("there is no reward `corect`: it has correct; did you mean `correct`?");
+    weights("correct", "fn").expect(2).says("only its `weight` can be set");
+    weights("correct", "wieght")
+        .expect(2)
+        .says("env.taskset.task.rewards.correct: `wieght`: unknown key; expected `weight`");
 }

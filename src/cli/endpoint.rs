@@ -2,18 +2,20 @@
 
 use std::sync::Arc;
 
-use futures::future::BoxFuture;
 use tokio::sync::mpsc;
 
-use super::exit::Failure;
+use super::{
+    exit::Failure,
+    oracle::{Player, Players},
+};
 use crate::{
     config::{EvalConfig, Redactor, Secret},
     inference::{Pool, PoolEvent, PoolObserver, PoolSettings},
-    sim::{Oracle, Policy, Settings, Simulator},
+    rubric::judge::Host,
+    sim::{Policy, Settings, Simulator},
     store::Event,
-    taskset::Taskset,
+    taskset::{TaskStream, Taskset},
     telemetry::raise_descriptor_limit,
-    trace::Message,
 };
 
 /// Share of the simulated model's answers that are wrong when nobody says otherwise: enough that a first run shows
@@ -34,16 +36,20 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Opens the configured endpoint and asks it for the model, or starts the simulator with the taskset as its oracle.
+    /// Opens the configured endpoint and asks it for the model, or starts the simulator, which plays the taskset's tasks as
+    /// they come by. The taskset's judges get what they ask. The tasks are handed back, to be read from here on.
     pub(super) async fn open(
         config: &EvalConfig,
         taskset: &Arc<dyn Taskset>,
+        mut tasks: TaskStream,
         events: mpsc::Sender<Event>,
-    ) -> Result<Self, Failure> {
+    ) -> Result<(Self, TaskStream), Failure> {
         let (settings, simulator) = match &config.client {
             Some(client) => (PoolSettings::from_config(client).map_err(Failure::usage)?, None),
             None => {
-                let simulator = simulate(config, taskset).await?;
+                let player = Arc::new(Player::new(Arc::clone(taskset)));
+                tasks = player.watch(tasks);
+                let simulator = simulate(config, player).await?;
                 let mut settings = PoolSettings::new([simulator.base_url()]);
                 // Both ends of a connection are open files of this process.
                 let descriptors = raise_descriptor_limit().and_then(|limit| usize::try_from(limit).ok());
@@ -51,14 +57,20 @@ impl Endpoint {
                 (settings, Some(simulator))
             }
         };
-        let secrets = settings.key.iter().chain(settings.secret_headers.values()).cloned().collect();
-        let pool = Pool::new(settings, Some(observer(events))).map_err(Failure::usage)?;
+        let mut secrets: Vec<Secret> = settings.key.iter().chain(settings.secret_headers.values()).cloned().collect();
+        let observer = observer(events);
+        let pool = Pool::new(settings, Some(Arc::clone(&observer))).map_err(Failure::usage)?;
+        let host =
+            Host { pool: Some(pool.clone()), model: config.model.clone(), observer: Some(observer), ..Host::default() };
+        secrets.extend(taskset.rubric().bind(&host).map_err(Failure::usage)?);
+        secrets.extend(passed_secrets(taskset.as_ref(), &secrets)?);
         pool.check_model(&config.model).await.map_err(Failure::failed)?;
+        taskset.rubric().check_judges(simulator.is_none()).await.map_err(Failure::failed)?;
         let label = match simulator {
             Some(_) => "the simulator".to_owned(),
             None => pool.endpoints().join(", "),
         };
-        Ok(Self { pool, label, simulator, secrets })
+        Ok((Self { pool, label, simulator, secrets }, tasks))
     }
 
     /// Whether the model is simulated.
@@ -80,15 +92,38 @@ impl Endpoint {
     }
 }
 
-async fn simulate(config: &EvalConfig, taskset: &Arc<dyn Taskset>) -> Result<Simulator, Failure> {
+/// The secrets among the environment variables that a taskset's own functions see, by their names: an error of such a
+/// function may quote them. `keys` are those of the endpoints, which the functions must not see.
+pub(super) fn passed_secrets(taskset: &dyn Taskset, keys: &[Secret]) -> Result<Vec<Secret>, Failure> {
+    let mut secrets = Vec::new();
+    for name in taskset.passed_variables() {
+        let Some(value) = std::env::var(name).ok().map(|value| Secret::new(value.trim().to_owned())) else { continue };
+        if keys.contains(&value) {
+            let problem = format!(
+                "env.taskset.pass_env: `{name}` holds the key of an endpoint of this run, which the taskset's functions must \
+                 not see: leave it out, or give them a key of their own"
+            );
+            return Err(Failure::usage(anyhow::anyhow!(problem)));
+        }
+        let spelled = name.to_uppercase();
+        if SECRET_NAMES.iter().any(|part| spelled.contains(part)) {
+            secrets.push(value);
+        }
+    }
+    Ok(secrets)
+}
+
+/// What stands in the name of a variable that holds a secret.
+const SECRET_NAMES: &[&str] = &["KEY", "TOKEN", "SECRET", "PASSW", "CREDENTIAL"];
+
+async fn simulate(config: &EvalConfig, player: Arc<Player>) -> Result<Simulator, Failure> {
     let settings = Settings {
         model: config.model.clone(),
         policy: Policy::Oracle,
         error_rate: SIMULATED_ERROR_RATE,
         ..Settings::default()
     };
-    let oracle = Arc::new(Solver(vec![Arc::clone(taskset)]));
-    Simulator::start(settings, Some(oracle)).await.map_err(Failure::failed)
+    Simulator::start(settings, Some(Arc::new(Players(vec![player])))).await.map_err(Failure::failed)
 }
 
 /// Tells retries on; the pool logs what happens in it. It must not wait for the display, so an event that finds the queue
@@ -99,13 +134,4 @@ fn observer(events: mpsc::Sender<Event>) -> PoolObserver {
             let _ = events.try_send(Event::CallRetried { endpoint: endpoint.to_string(), cause, wait });
         }
     })
-}
-
-/// Tasksets as the simulator's oracle: the first one that knows the conversation answers.
-pub(super) struct Solver(pub(super) Vec<Arc<dyn Taskset>>);
-
-impl Oracle for Solver {
-    fn solve<'a>(&'a self, conversation: &'a [Message]) -> BoxFuture<'a, Option<String>> {
-        Box::pin(std::future::ready(self.0.iter().find_map(|taskset| taskset.solve(conversation))))
-    }
 }

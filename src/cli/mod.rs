@@ -3,17 +3,27 @@
 mod endpoint;
 mod eval;
 mod exit;
+mod init;
+mod judges;
+mod oracle;
 mod output;
+mod package;
+mod replay;
 mod signals;
 mod sim;
+mod taskset;
 mod tasksets;
+mod validate;
 mod why;
 
-use std::{process::ExitCode, sync::Arc};
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::{config::Reader, sim::Oracle};
+/// What a program should allocate with: the `#[global_allocator]` of `rollhouse` itself.
+pub use mimalloc::MiMalloc as Allocator;
+
+use crate::taskset::{Shipped, dataset::hub};
 
 /// Rollout orchestrator and environment runtime for LLM reinforcement learning and evaluation.
 #[derive(Parser)]
@@ -32,8 +42,14 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
         words: Vec<String>,
     },
-    /// List, describe and print the shipped tasksets.
+    /// Make a new taskset that works, to be changed.
+    Init(init::InitArgs),
+    /// List, describe and print tasksets.
     Tasksets(tasksets::TasksetsArgs),
+    /// Prove a taskset without a model: its rows, its reference answers, its rewards.
+    Validate(validate::ValidateArgs),
+    /// Score the rollouts of a finished run anew, without asking their model.
+    Replay(replay::ReplayArgs),
     /// Say in a line or two why a rollout scored or failed as it did.
     Why(why::WhyArgs),
     /// Serve a simulated model behind an OpenAI-compatible endpoint.
@@ -42,6 +58,28 @@ enum Command {
 
 /// Runs the program with the arguments of the process.
 pub fn main() -> ExitCode {
+    main_with(&[])
+}
+
+/// Runs the program with tasksets of one's own before those that ship. A Rust package with a taskset has this for its
+/// `main`:
+///
+/// ```no_run
+/// # mod taskset { pub const SHIPPED: rollhouse::taskset::Shipped = rollhouse::taskset::Shipped { id: "", summary: "",
+/// #     readme: "", open: |_| unreachable!() }; }
+/// fn main() -> std::process::ExitCode {
+///     rollhouse::cli::main_with(&[taskset::SHIPPED])
+/// }
+/// ```
+pub fn main_with(own: &[Shipped]) -> ExitCode {
+    // Thousands of waiting rollouts each touch a little of many pages; huge ones would make a third more memory of it.
+    // Where this is refused, the run takes that memory.
+    #[cfg(target_os = "linux")]
+    let _ = nix::sys::prctl::set_thp_disable(true);
+    if !own.is_empty() {
+        crate::tasksets::register(own, package::own().as_deref());
+    }
+    hub::tell_progress(output::note);
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
@@ -56,8 +94,11 @@ pub fn main() -> ExitCode {
             tasksets::run(arguments, &mut text).await?;
             output::print(text)
         }),
+        Command::Init(arguments) => init::run(arguments),
+        Command::Validate(arguments) => validate::run(arguments),
+        Command::Replay(arguments) => replay::run(arguments),
         Command::Why(arguments) => why::run(arguments),
-        Command::Sim(arguments) => sim::run(arguments, Some(shipped_oracle())),
+        Command::Sim(arguments) => sim::run(arguments),
     };
     done.unwrap_or_else(|failure| {
         output::note(&format!("error: {}", failure.message()));
@@ -68,13 +109,4 @@ pub fn main() -> ExitCode {
 fn block_on(command: impl Future<Output = Result<(), exit::Failure>>) -> Result<ExitCode, exit::Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(exit::Failure::failed)?;
     runtime.block_on(command).map(|()| exit::DONE.into())
-}
-
-/// Every shipped taskset with its defaults, as an oracle.
-fn shipped_oracle() -> Arc<dyn Oracle> {
-    let open = crate::tasksets::shipped().iter().filter_map(|shipped| {
-        let mut reader = Reader::new(crate::config::Document::default());
-        (shipped.open)(&mut reader.root()).ok()
-    });
-    Arc::new(endpoint::Solver(open.collect()))
 }

@@ -8,9 +8,15 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::{
     exit::{self, Failure},
+    oracle::{Player, Players},
     output,
+    package::find,
+    taskset::open,
 };
-use crate::sim::{ApiKey, FaultRule, Oracle, Policy, Settings, SimError, Simulator};
+use crate::{
+    sim::{ApiKey, FaultRule, Oracle, Policy, Settings, SimError, Simulator},
+    tasksets::shipped,
+};
 
 /// Context window where none is asked for.
 const DEFAULT_WINDOW: usize = 32_768;
@@ -28,6 +34,10 @@ pub(super) struct SimArgs {
     /// Name of the model served.
     #[arg(long, default_value = "sim")]
     pub model: String,
+    /// Taskset whose tasks the policy `oracle` solves beside the shipped ones: a name, or the path of one of your own. Can be
+    /// given several times.
+    #[arg(long = "taskset", value_name = "ID_OR_PATH")]
+    pub tasksets: Vec<String>,
     /// What everything random is derived from.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
@@ -76,7 +86,7 @@ pub(super) struct SimArgs {
 /// Policies as they are written on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum PolicyName {
-    /// Right answers to the shipped tasksets, some made wrong by --error-rate.
+    /// Right answers to tasksets, some made wrong by --error-rate.
     Oracle,
     /// The last user message, again.
     Echo,
@@ -86,21 +96,39 @@ pub(super) enum PolicyName {
     Random,
 }
 
-/// Serves until SIGINT or SIGTERM; `oracle` is what the policy `oracle` asks.
+/// Serves until SIGINT or SIGTERM.
 ///
 /// # Errors
-/// Bad values (usage); no runtime, no signal handlers, an address that is taken (failed).
-pub(super) fn run(args: SimArgs, oracle: Option<Arc<dyn Oracle>>) -> Result<ExitCode, Failure> {
+/// Bad values (usage); tasks that cannot be read, no runtime, no signal handlers, an address that is taken (failed).
+pub(super) fn run(mut args: SimArgs) -> Result<ExitCode, Failure> {
+    let tasksets = std::mem::take(&mut args.tasksets);
     let settings = settings(args).map_err(Failure::usage)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::failed)?;
-    runtime.block_on(serve(settings, oracle))
+    runtime.block_on(async {
+        let players = players(&tasksets).await?;
+        serve(settings, Arc::new(players)).await
+    })
 }
 
-async fn serve(settings: Settings, oracle: Option<Arc<dyn Oracle>>) -> Result<ExitCode, Failure> {
+/// The tasksets that are named, with their tasks, and every shipped one; all with their defaults.
+async fn players(ids: &[String]) -> Result<Players, Failure> {
+    let mut players = Vec::new();
+    for id in ids {
+        let (taskset, _) = open(&find(id).map_err(Failure::usage)?, "{}")?;
+        players.push(Arc::new(Player::with_tasks(taskset).await.map_err(Failure::failed)?));
+    }
+    for shipped in shipped() {
+        let (taskset, _) = open(&shipped.into(), "{}")?;
+        players.push(Arc::new(Player::new(taskset)));
+    }
+    Ok(Players(players))
+}
+
+async fn serve(settings: Settings, oracle: Arc<dyn Oracle>) -> Result<ExitCode, Failure> {
     // Before the line that says we are ready, so that a signal right after it is not lost.
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::failed)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::failed)?;
-    let simulator = Simulator::start(settings, oracle).await.map_err(|error| match error {
+    let simulator = Simulator::start(settings, Some(oracle)).await.map_err(|error| match error {
         SimError::Settings(error) => Failure::usage(error),
         error => Failure::failed(error),
     })?;

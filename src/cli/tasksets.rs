@@ -1,15 +1,19 @@
-//! `rollhouse tasksets`: what ships, what a taskset is, what its tasks look like. Needs no key and no network.
+//! `rollhouse tasksets`: what there is, what a taskset is, what its tasks look like. Needs no key and no network.
 
-use std::io::{self, Write};
+use std::{
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
 
 use clap::{Args, Subcommand};
 use futures::TryStreamExt;
 
-use super::exit::Failure;
+use super::{exit::Failure, package::find, taskset::open};
 use crate::{
-    config::{Document, Layer, Reader, Select},
-    taskset::{Found, Task, TasksetSize, select},
-    tasksets::{find, shipped},
+    config::{Select, flag_help},
+    rubric::declared,
+    taskset::{Found, Task, TasksetSize, local, select},
+    tasksets::{self, families, shipped},
     trace::{Content, ContentPart, Message, UserMessage},
 };
 
@@ -22,16 +26,24 @@ pub(super) struct TasksetsArgs {
 
 #[derive(Debug, Subcommand)]
 enum TasksetsCommand {
-    /// Name every shipped taskset, with a line on each
-    List,
+    /// Name every shipped taskset and those that lie in a folder, with a line on each
+    List {
+        /// Where to look for tasksets of your own
+        #[arg(default_value = ".")]
+        folder: PathBuf,
+    },
     /// Show the card of a taskset: its data, rewards and keys
     Describe {
-        /// Name of the taskset
+        /// Name of the taskset, or its path
+        #[arg(value_name = "ID_OR_PATH")]
         id: String,
     },
+    /// Show what the tables `[[reward]]` and `[[metric]]` of a taskset.toml may hold
+    Scorers,
     /// Show the first tasks of a taskset
     Show {
-        /// Name of the taskset
+        /// Name of the taskset, or its path
+        #[arg(value_name = "ID_OR_PATH")]
         id: String,
         /// How many tasks
         #[arg(short = 'n', long = "num-tasks", default_value_t = 3, value_name = "COUNT")]
@@ -53,12 +65,21 @@ enum TasksetsCommand {
 /// # Errors
 /// An unknown taskset or a faulty configuration (usage), data that cannot be read (failed).
 pub(super) async fn run(args: TasksetsArgs, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
-    match args.command.unwrap_or(TasksetsCommand::List) {
-        TasksetsCommand::List => list(out).map_err(Failure::failed),
+    match args.command.unwrap_or(TasksetsCommand::List { folder: PathBuf::from(".") }) {
+        TasksetsCommand::List { folder } => {
+            // A folder that cannot be read is none without tasksets.
+            if let Err(error) = std::fs::read_dir(&folder) {
+                return Err(Failure::usage(anyhow::anyhow!("cannot look into `{}`: {error}", folder.display())));
+            }
+            list(&folder, out).map_err(Failure::failed)
+        }
         TasksetsCommand::Describe { id } => {
             let found = find(&id).map_err(Failure::usage)?;
-            out.write_all(found.card.as_bytes()).map_err(Failure::failed)
+            out.write_all(found.card.as_bytes()).map_err(Failure::failed)?;
+            // A card of one that ships says it all.
+            if found.folder.is_some() { describe(&found, out) } else { Ok(()) }
         }
+        TasksetsCommand::Scorers => out.write_all(declared::catalogue_text().as_bytes()).map_err(Failure::failed),
         TasksetsCommand::Show { id, count, skip, arguments, json } => {
             let found = find(&id).map_err(Failure::usage)?;
             let (size, tasks) =
@@ -70,29 +91,63 @@ pub(super) async fn run(args: TasksetsArgs, out: &mut (dyn Write + Send)) -> Res
 }
 
 async fn read(found: &Found, arguments: &str, which: Select) -> Result<(TasksetSize, Vec<Task>), Failure> {
-    let layer = Layer::from_json("--env-args", arguments).map_err(Failure::usage)?;
-    let mut reader = Reader::new(Document::new([layer]));
-    let opened = (found.open)(&mut reader.root());
-    reader.finish().map_err(Failure::usage)?;
-    let taskset = opened.map_err(Failure::usage)?;
+    let (taskset, _) = open(found, arguments)?;
     let tasks = select(&*taskset, &which).map_err(Failure::usage)?;
     Ok((taskset.size(), tasks.try_collect().await.map_err(Failure::failed)?))
 }
 
-fn list(out: &mut dyn Write) -> io::Result<()> {
-    let width = shipped().iter().map(|taskset| taskset.id.len()).max().unwrap_or(0);
-    for taskset in shipped() {
-        let opened = (taskset.open)(&mut Reader::new(Document::default()).root());
-        let size = opened.map_or_else(|_| String::new(), |opened| size_words(opened.size()));
-        writeln!(out, "{:width$}  {size:>10}  {}", taskset.id, taskset.summary)?;
+fn list(folder: &Path, out: &mut dyn Write) -> io::Result<()> {
+    let own = local::below(folder).into_iter().map(|path| {
+        let path = path.to_string_lossy().into_owned();
+        // Below the current folder, what is shown can be given to other commands.
+        let path = if local::is_path(&path) { path } else { format!("./{path}") };
+        let found = tasksets::find(&path).ok();
+        (path, found)
+    });
+    let all: Vec<(String, Option<Found>)> =
+        shipped().iter().map(|taskset| (taskset.id.to_owned(), Some(Found::from(taskset)))).chain(own).collect();
+    let width = all.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+    for (name, found) in &all {
+        let size = found.as_ref().and_then(|found| open(found, "{}").ok());
+        let size = size.map_or_else(|| "has faults".to_owned(), |(taskset, _)| size_words(taskset.size()));
+        writeln!(out, "{name:width$}  {size:>11}  {}", found.as_ref().map_or("", |found| &found.summary))?;
+    }
+    for (name, summary) in families() {
+        writeln!(out, "{name}  {summary}")?;
     }
     Ok(())
+}
+
+/// What is known of a taskset of the user's own beside its card: size, keys, rewards and metrics.
+fn describe(found: &Found, out: &mut dyn Write) -> Result<(), Failure> {
+    let (taskset, resolved) = open(found, "{}")?;
+    let write = |out: &mut dyn Write| -> io::Result<()> {
+        if !found.card.is_empty() {
+            writeln!(out)?;
+        }
+        writeln!(out, "{}: {}", found.id, size_words(taskset.size()))?;
+        if !found.summary.is_empty() {
+            writeln!(out, "{}", found.summary)?;
+        }
+        writeln!(out, "\nrewards and metrics:")?;
+        for line in taskset.rubric().lines() {
+            let weight = line.weight.map_or_else(|| "metric".to_owned(), |weight| format!("weight {weight}"));
+            let bounds = line.bounds.map(|bounds| format!(", from {} to {}", bounds.start(), bounds.end()));
+            writeln!(out, "  {}  {weight}{}", line.name, bounds.unwrap_or_default())?;
+        }
+        let keys = flag_help(&resolved.keys);
+        if !keys.is_empty() {
+            write!(out, "\nkeys, below `env.taskset`:\n{keys}")?;
+        }
+        Ok(())
+    };
+    write(out).map_err(Failure::failed)
 }
 
 fn size_words(size: TasksetSize) -> String {
     match size {
         TasksetSize::Finite(count) => format!("{count} tasks"),
-        TasksetSize::Unknown => "its rows".to_owned(),
+        TasksetSize::Unknown => "not counted".to_owned(),
         TasksetSize::Infinite => "endless".to_owned(),
     }
 }

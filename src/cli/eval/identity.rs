@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::request::{open_taskset, usage};
+use super::request::saved_config;
 use crate::{
-    cli::exit::Failure,
-    config::{Document, EvalConfig, Layer, Origin, Resolved, differences},
-    store::resolved_config_of,
+    cli::{exit::Failure, taskset::open_taskset},
+    config::{Document, EvalConfig, Origin, Resolved, differences},
+    tasksets,
 };
 
 /// The run's name and place.
@@ -45,11 +45,19 @@ impl Identity {
 
 /// Refuses to go on with a run under a configuration that would change what its rollouts come to.
 pub(super) fn check_same_run(directory: &Path, dump: &Value) -> Result<(), Failure> {
-    let saved = Layer::read(&resolved_config_of(directory)).map_err(usage)?;
+    let saved = saved_config(directory)?;
     // Resolved again, so that a key which is younger than the run has its default on both sides.
-    let (_, saved) =
-        EvalConfig::from_document(Document::new([saved]), |id, block| drop(open_taskset(id, block))).map_err(usage)?;
-    let differing = differences(&saved.dump(), dump);
+    let (_, saved) = EvalConfig::from_document(Document::new([saved]), |id, block| drop(open_taskset(id, block)))
+        .map_err(Failure::usage)?;
+    let saved = saved.dump();
+    let mut now = dump.clone();
+    const TASKSET: &str = "/env/taskset/id";
+    if let (Some(Value::String(was)), Some(Value::String(is))) = (saved.pointer(TASKSET), now.pointer_mut(TASKSET))
+        && tasksets::same(was, is)
+    {
+        was.clone_into(is);
+    }
+    let differing = differences(&saved, &now);
     if differing.is_empty() {
         return Ok(());
     }

@@ -3,7 +3,7 @@
 mod identity;
 mod request;
 
-use std::{path::Path, pin::Pin, process::ExitCode, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, path::Path, pin::Pin, process::ExitCode, sync::Arc, time::Duration};
 
 use futures::StreamExt as _;
 use serde_json::Value;
@@ -26,7 +26,7 @@ use crate::{
     report::{self, Progress},
     store::{Event, Opening, RunDir, RunState, STATE_VERSION},
     taskset::TaskStream,
-    telemetry,
+    tasksets, telemetry,
 };
 
 /// Events waiting for the display; a full queue holds the run back for the moment it takes to draw.
@@ -59,7 +59,7 @@ async fn evaluate(request: Request) -> Result<ExitCode, Failure> {
     let Request { config, mut resolved, taskset, tasks, files, resume, opening, json } = request;
     let tasks = first_read(tasks).await?;
     let (events, received) = mpsc::channel::<Event>(EVENTS);
-    let endpoint = Endpoint::open(&config, &taskset, events.clone()).await?;
+    let (endpoint, tasks) = Endpoint::open(&config, &taskset, tasks, events.clone()).await?;
     let identity = Identity::of(&config, &resolved, resume.as_deref());
     resolved.set("run.name", identity.name.clone().into());
     resolved.set("run.dir", identity.dir.to_string_lossy().into_owned().into());
@@ -76,11 +76,13 @@ async fn evaluate(request: Request) -> Result<ExitCode, Failure> {
         run_dir.save_launch_files(&files).map_err(Failure::failed)?;
         run_dir.save_resolved(&dump).map_err(Failure::failed)?;
     }
-    let (attempt, log) = run_dir.begin_attempt().map_err(Failure::failed)?;
+    let (attempt, log) = run_dir.begin_attempt("eval").map_err(Failure::failed)?;
     let filter = std::env::var(telemetry::names::env::LOG).ok();
     let redactor = endpoint.redactor();
     telemetry::start_logging(Box::new(log), config.verbose, filter.as_deref(), redactor.clone())
         .map_err(Failure::failed)?;
+    let files_now = resolved.key("env.taskset.id").and_then(|key| key.value.as_str()).map(tasksets::fingerprint);
+    let files_now = files_now.unwrap_or_default();
     let state = match run_dir.load_state().map_err(Failure::failed)? {
         Some(state) if opening == Opening::Resume => state,
         _ => RunState {
@@ -92,9 +94,12 @@ async fn evaluate(request: Request) -> Result<ExitCode, Failure> {
             simulated: endpoint.simulated(),
             num_rollouts: config.num_rollouts,
             tasks: None,
+            taskset_files: files_now.clone(),
             attempts: Vec::new(),
+            source: None,
         },
     };
+    tell_changes(&state, &files_now);
 
     let block = |path: &str| dump.pointer(path).cloned().unwrap_or(Value::Null);
     // What the seat gives for itself stands over what the run gives.
@@ -162,6 +167,18 @@ async fn first_read(tasks: TaskStream) -> Result<TaskStream, Failure> {
         None => {
             Err(Failure::usage(anyhow::anyhow!("no task is selected; look at `select` and the taskset's own keys")))
         }
+    }
+}
+
+/// Says that a taskset is not what it was when the run began.
+fn tell_changes(state: &RunState, files_now: &BTreeMap<String, String>) {
+    let changed = state.changed_files(files_now);
+    if !changed.is_empty() {
+        output::note(&format!(
+            "warning: the taskset has changed since the run began: {}; rewards of the rollouts that are kept come from what it \
+             was",
+            changed.join(", ")
+        ));
     }
 }
 

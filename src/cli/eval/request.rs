@@ -7,12 +7,15 @@ use std::{
 };
 
 use crate::{
-    cli::{exit::Failure, output},
-    config::{EVAL_ALIASES, EvalConfig, Faults, Layer, Resolved, Section, flag_help, parse_args},
+    cli::{
+        exit::Failure,
+        output,
+        taskset::{instructed, open_taskset, weighed},
+    },
+    config::{EVAL_ALIASES, EvalConfig, Layer, Resolved, Section, flag_help, parse_args},
     report,
-    store::{Opening, resolved_config_of, traces_of},
-    taskset::{Instructed, TaskStream, Taskset, TasksetError, select},
-    tasksets,
+    store::{Opening, RunState, resolved_config_of, state_of, traces_of},
+    taskset::{TaskStream, Taskset, select},
 };
 
 /// Where runs are looked for by name, unless the words say otherwise.
@@ -40,7 +43,7 @@ pub(super) struct Request {
 
 /// Reads the words after `eval`.
 pub(super) fn read(words: &[String]) -> Result<Asked, Failure> {
-    let asked = parse_args(words, &EvalConfig::grammar("", |_, _| {})).map_err(usage)?;
+    let asked = parse_args(words, &EvalConfig::grammar("", |_, _| {})).map_err(Failure::usage)?;
     let switches = asked.switches;
     let given = |switch: &str| switches.contains_key(switch);
     let mut opened = None;
@@ -59,12 +62,13 @@ pub(super) fn read(words: &[String]) -> Result<Asked, Failure> {
         return Err(Failure::usage(anyhow::anyhow!("name the run to go on with: `--resume RUN_DIR`")));
     }
     let base = resume.as_deref().map(saved_config).transpose()?;
-    let (config, resolved, parsed) = EvalConfig::from_args(words, base, &mut open).map_err(usage)?;
+    let (config, resolved, parsed) = EvalConfig::from_args(words, base, &mut open).map_err(Failure::usage)?;
     let taskset = match opened {
         Some(Ok(taskset)) => taskset,
         Some(Err(error)) => return Err(Failure::usage(error)),
         None => return Err(Failure::usage(anyhow::anyhow!("no taskset given"))),
     };
+    let taskset = weighed(taskset, &config.weights)?;
     let taskset = match &config.system_prompt {
         Some(file) => instructed(taskset, file)?,
         None => taskset,
@@ -89,14 +93,6 @@ pub(super) fn read(words: &[String]) -> Result<Asked, Failure> {
     Ok(Asked::Run(Box::new(Request { config, resolved, taskset, tasks, files, resume, opening, json: given("json") })))
 }
 
-/// The taskset under the system prompt of a file.
-fn instructed(taskset: Arc<dyn Taskset>, file: &Path) -> Result<Arc<dyn Taskset>, Failure> {
-    let text = std::fs::read_to_string(file).map_err(|error| {
-        Failure::usage(anyhow::anyhow!("env.taskset.system_prompt: cannot read `{}`: {error}", file.display()))
-    })?;
-    Ok(Arc::new(Instructed::new(taskset, &text)))
-}
-
 /// The directory of a run, which may be given by its name below the output folder, as for `rollhouse why`.
 fn run_named(name: &str, outputs: &Path) -> PathBuf {
     let directory = PathBuf::from(name);
@@ -104,10 +100,18 @@ fn run_named(name: &str, outputs: &Path) -> PathBuf {
 }
 
 /// The resolved config of the run in a directory.
-fn saved_config(directory: &Path) -> Result<Layer, Failure> {
+pub(super) fn saved_config(directory: &Path) -> Result<Layer, Failure> {
     let saved = resolved_config_of(directory);
     if saved.is_file() {
-        return Layer::read(&saved).map_err(usage);
+        return Layer::read(&saved).map_err(Failure::usage);
+    }
+    if let Ok(Some(RunState { source: Some(source), .. })) = state_of(directory) {
+        let problem = format!(
+            "`{}` is a replay, and a replay begins anew: rollhouse replay {}",
+            directory.display(),
+            source.run_dir
+        );
+        return Err(Failure::usage(anyhow::anyhow!(problem)));
     }
     let problem = match (directory.is_dir(), traces_of(directory).exists()) {
         (false, _) => "there is no such folder",
@@ -118,26 +122,6 @@ fn saved_config(directory: &Path) -> Result<Layer, Failure> {
     };
     let problem = format!("cannot resume `{}`: {problem}", directory.display());
     Err(Failure::usage(anyhow::anyhow!(problem)))
-}
-
-/// Faults of the configuration as a failure of usage.
-pub(super) fn usage(faults: Faults) -> Failure {
-    Failure::usage(anyhow::anyhow!(faults))
-}
-
-/// Opens a taskset from its block; an unknown name is a fault at `id`.
-pub(super) fn open_taskset(id: &str, block: &mut Section<'_>) -> Option<Result<Arc<dyn Taskset>, TasksetError>> {
-    if id.is_empty() {
-        return None;
-    }
-    match tasksets::find(id) {
-        Ok(found) => Some((found.open)(block)),
-        Err(error) => {
-            block.fault("id", error.to_string());
-            block.accept_rest();
-            None
-        }
-    }
 }
 
 /// The help of the command, with the keys of a taskset if one is named.
