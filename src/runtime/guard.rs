@@ -37,6 +37,12 @@ done
 /// the processes alone: the lock is never waited for.
 static INPUT: Mutex<Option<Option<File>>> = Mutex::new(None);
 
+/// Sees that there is a guard, before there is anything that it must end: whoever kills this process between the start of
+/// a child and its announcement would leave what that child started. The guard knows it by our mark.
+pub(super) fn stand() {
+    INPUT.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(start);
+}
+
 /// A group that must not outlive this process.
 pub(super) fn watch(group: Pid) {
     tell('+', group);

@@ -159,6 +159,7 @@ pub fn turn_into(path: &Path, arguments: &[OsString], variables: &[(&str, &OsStr
 
 /// Runs on the thread of the processes.
 fn spawn(program: &Program) -> io::Result<Child> {
+    guard::stand();
     let mut child = command(program, Tie::ToUs).kill_on_drop(true).spawn()?;
     let pid = child.id().ok_or_else(|| io::Error::other("ended before it began"))?;
     let pid = Pid::from_raw(pid.cast_signed());
