@@ -5,9 +5,9 @@ use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 use futures::FutureExt as _;
 use tokio::time::Instant;
 
-use super::{Env, Scoring};
+use super::{Attempt, Env, Scoring};
 use crate::{
-    agent::RetryBudget,
+    agent::{RetryBudget, Watch},
     config::RetryRules,
     taskset::Task,
     trace::{EnvInfo, Episode, Fault, FaultClass, GroupInfo, RunInfo, Trace},
@@ -24,12 +24,14 @@ pub struct Episodes {
     pub scoring: Scoring,
     /// How episodes name it.
     pub info: EnvInfo,
-    /// The run they belong to.
-    pub run: RunInfo,
+    /// The run they belong to; `None` where that is for somebody else to say.
+    pub run: Option<RunInfo>,
     /// Bound on one episode, retries not included; `None` is no bound.
     pub deadline: Option<Duration>,
     /// Retries of a whole episode.
     pub retries: RetryRules,
+    /// Who sees its rollouts grow.
+    pub watch: Option<Arc<dyn Watch>>,
 }
 
 /// An episode whose agents are done.
@@ -56,6 +58,9 @@ impl Episodes {
                 return played;
             };
             history.extend(failures(episode));
+            for trace in &episode.traces {
+                self.watch.iter().for_each(|watch| watch.discarded(trace));
+            }
             tokio::time::sleep(backoff).await;
         }
     }
@@ -110,7 +115,7 @@ impl Episodes {
     }
 
     async fn attempt(&self, task: &Task) -> Played {
-        let mut episode = Episode::new(self.info.clone(), Arc::clone(task), Some(self.run.clone()));
+        let mut episode = Episode::new(self.info.clone(), Arc::clone(task), self.run.clone());
         let deadline = self.ends();
         let run = AssertUnwindSafe(self.env.run(task, deadline)).catch_unwind();
         let ended = match deadline {
@@ -120,9 +125,9 @@ impl Episodes {
             }
         };
         match ended {
-            Some(Ok(traces)) => {
-                episode.ok = !traces.is_empty() && traces.iter().all(|trace| trace.ok);
-                episode.traces = traces;
+            Some(Ok(Attempt { traces, errors, is_timeout })) => {
+                episode.ok = errors.is_empty() && !traces.is_empty() && traces.iter().all(|trace| trace.ok);
+                (episode.traces, episode.errors, episode.is_timeout) = (traces, errors, is_timeout);
             }
             Some(Err(panic)) => episode.errors.push(Fault::from_panic(FaultClass::Task, "the env", panic.as_ref())),
             None => {

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::{
     agent::Agent,
     taskset::{Task, Taskset},
-    trace::Trace,
+    trace::{Fault, Trace},
 };
 
 pub use episodes::{Episodes, Played};
@@ -26,9 +26,26 @@ pub use single_agent::SingleAgent;
 
 /// The control flow among agents for one task.
 pub trait Env: Send + Sync {
-    /// Runs one task and returns the traces of all its agents, in completion order. Agents end by the deadline. Traces need
-    /// no scores yet; an env that decides by scores asks its own [`Scoring`].
-    fn run<'a>(&'a self, task: &'a Task, deadline: Option<Instant>) -> BoxFuture<'a, Vec<Trace>>;
+    /// Runs one task. Agents end by the deadline. Traces need no scores yet; an env that decides by scores asks its own
+    /// [`Scoring`].
+    fn run<'a>(&'a self, task: &'a Task, deadline: Option<Instant>) -> BoxFuture<'a, Attempt>;
+}
+
+/// What one run of an env left behind.
+#[derive(Debug, Default)]
+pub struct Attempt {
+    /// The traces of all its agents, in completion order.
+    pub traces: Vec<Trace>,
+    /// Failures that belong to no agent.
+    pub errors: Vec<Fault>,
+    /// A deadline of the env's own ran out.
+    pub is_timeout: bool,
+}
+
+impl From<Trace> for Attempt {
+    fn from(trace: Trace) -> Self {
+        Self { traces: vec![trace], ..Self::default() }
+    }
 }
 
 /// The env of a taskset: its user drives the exchange where it has one, else the agent runs alone.

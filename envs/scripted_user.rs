@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use tokio::time::Instant;
 
-use super::{Env, SingleAgent};
+use super::{Attempt, Env, SingleAgent};
 use crate::{
     agent::Agent,
     taskset::{Task, Taskset, User, UserTurn},
@@ -48,10 +48,10 @@ impl ScriptedUser {
 }
 
 impl Env for ScriptedUser {
-    fn run<'a>(&'a self, task: &'a Task, deadline: Option<Instant>) -> BoxFuture<'a, Vec<Trace>> {
+    fn run<'a>(&'a self, task: &'a Task, deadline: Option<Instant>) -> BoxFuture<'a, Attempt> {
         match self.taskset.user(task) {
             None => self.alone.run(task, deadline),
-            Some(user) => Box::pin(async move { vec![self.talk(task, user, deadline).await] }),
+            Some(user) => Box::pin(async move { self.talk(task, user, deadline).await.into() }),
         }
     }
 }

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use tokio::time::Instant;
 
-use super::Env;
+use super::{Attempt, Env};
 use crate::{
     agent::Agent,
     taskset::{Task, Taskset},
-    trace::Trace,
 };
 
 /// The agent works alone.
@@ -26,7 +25,7 @@ impl SingleAgent {
 }
 
 impl Env for SingleAgent {
-    fn run<'a>(&'a self, task: &'a Task, deadline: Option<Instant>) -> BoxFuture<'a, Vec<Trace>> {
-        Box::pin(async move { vec![self.agent.run(task, self.taskset.hooks(), deadline).await] })
+    fn run<'a>(&'a self, task: &'a Task, deadline: Option<Instant>) -> BoxFuture<'a, Attempt> {
+        Box::pin(async move { self.agent.run(task, self.taskset.hooks(), deadline).await.into() })
     }
 }

@@ -20,12 +20,12 @@ use crate::{
     inference::Pool,
     store::Event,
     taskset::{Hooks, Task},
-    trace::{AgentInfo, Fault, FaultClass, Trace},
+    trace::{AgentInfo, Fault, FaultClass, Message, Trace},
 };
 
 pub use retry::RetryBudget;
 pub use rollout::Rollout;
-pub use seat::seat;
+pub use seat::{client_block, seat};
 
 /// An agent: harness, model and policy of one seat. Cheap to share between rollouts.
 pub struct Agent {
@@ -49,6 +49,18 @@ pub struct Agent {
     pub info: AgentInfo,
     /// Where what happens is told.
     pub events: mpsc::Sender<Event>,
+    /// Who sees its rollouts grow.
+    pub watch: Option<Arc<dyn Watch>>,
+}
+
+/// Sees rollouts while they grow. Called on the task of the rollout; it must return at once.
+pub trait Watch: Send + Sync {
+    /// A rollout is about to wait, and stands like this: before its setup, each model call, each word of its user or its hooks, and
+    /// when the agent is done. `pending` are the messages of a request in flight that no node of the trace holds yet.
+    fn changed(&self, trace: &Trace, pending: &[Message]);
+
+    /// A rollout is given up, for another attempt.
+    fn discarded(&self, trace: &Trace);
 }
 
 impl Agent {
@@ -83,6 +95,7 @@ impl Agent {
                 return trace;
             };
             history.append(&mut trace.errors);
+            self.watch.iter().for_each(|watch| watch.discarded(&trace));
             drop(trace);
             tokio::time::sleep(backoff).await;
         }

@@ -61,9 +61,17 @@ impl Rollout {
         }
     }
 
+    /// Shows the rollout as it is now to who watches it: before each wait, so that what follows at once is shown with it.
+    fn tell(&self, pending: &[Message]) {
+        if let Some(watch) = &self.agent.watch {
+            watch.changed(&self.trace, pending);
+        }
+    }
+
     /// Runs the taskset's setup under its deadline. Too slow, it ends the rollout in the ordinary way.
     pub(super) async fn set_up(&mut self) {
         let Some(hooks) = self.hooks.clone() else { return };
+        self.tell(&[]);
         let deadline = self.stage_end(self.agent.deadlines.setup, self.task.data.timeout.setup);
         self.trace.timing.setup = TimeSpan::begin();
         let done = within(deadline, caught("setup", hooks.setup(&self.task, &mut self.state))).await;
@@ -79,6 +87,7 @@ impl Rollout {
 
     /// The rollout as the taskset's own functions see it between two turns.
     pub fn exchange(&mut self) -> Exchange<'_> {
+        self.tell(&[]);
         Exchange { conversation: &self.conversation, state: &mut self.state }
     }
 
@@ -120,6 +129,7 @@ impl Rollout {
         self.stop("agent_completed");
         self.trace.timing.agent.end = now();
         self.trace.split_agent_time();
+        self.tell(&[]);
         if self.trace.errors.is_empty() {
             self.finalize().await;
         }
@@ -177,6 +187,7 @@ impl Rollout {
         }
         let first_new = self.conversation.len();
         self.conversation.extend(say);
+        self.tell(&self.conversation[first_new..]);
         let call = ChatCall {
             model: &self.agent.model,
             messages: &self.conversation,
@@ -218,8 +229,8 @@ impl Rollout {
     /// Asks the taskset whether the rollout ends here; the agent's time goes on meanwhile.
     async fn ask_to_stop(&mut self) -> Result<(), Halt> {
         let Some(hooks) = self.hooks.clone() else { return Ok(()) };
-        let exchange = Exchange { conversation: &self.conversation, state: &mut self.state };
-        match caught("stop", hooks.stop(&self.task, exchange)).await {
+        let task = Arc::clone(&self.task);
+        match caught("stop", hooks.stop(&task, self.exchange())).await {
             Ok(None) => Ok(()),
             Ok(Some(condition)) => Err(Halt::Stopped(condition)),
             Err(fault) => Err(Halt::Failed(fault)),

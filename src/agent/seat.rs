@@ -17,7 +17,7 @@ pub fn seat(agent: &Value, model: &str, client: &Value, sampling: &Value) -> ser
         _ => Map::new(),
     };
     config.insert("model".to_owned(), model.into());
-    config.insert("client".to_owned(), peer_client(client));
+    config.insert("client".to_owned(), client_block(client));
     config.insert("sampling".to_owned(), sampling.clone());
     Ok(AgentInfo {
         config: raw(&Value::Object(config))?,
@@ -28,7 +28,7 @@ pub fn seat(agent: &Value, model: &str, client: &Value, sampling: &Value) -> ser
 }
 
 /// A client block as verifiers 0.4.0 reads it, which refuses keys that it does not know; of several base URLs, the first.
-fn peer_client(client: &Value) -> Value {
+pub fn client_block(client: &Value) -> Value {
     let mut kept = Map::new();
     for key in ["type", "base_url", "api_key_var", "headers", "headers_from_env"] {
         let value = match client.get(key) {

@@ -1,22 +1,18 @@
 //! One launch of an evaluation in its run directory: index, plan, run, summary.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Instant};
 
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{Plan, Ran, RunEnd, Runner, Summary};
 use crate::{
-    agent::Agent,
-    config::{Redactor, RetryRules, Select},
-    envs::{self, Episodes, Scoring},
+    config::{Redactor, Select},
+    envs::Episodes,
     store::{Attempt, Event, Index, Journal, Pending, Results, RunDir, RunState, StoreError},
-    taskset::{TaskStream, Taskset, planned},
+    taskset::{TaskStream, planned},
     telemetry::blocking,
-    trace::{EnvInfo, RunInfo, now},
+    trace::now,
 };
 
 /// Everything a launch needs, resolved.
@@ -27,16 +23,10 @@ pub struct Launch {
     pub state: RunState,
     /// The selected tasks in order.
     pub tasks: TaskStream,
-    /// Their taskset.
-    pub taskset: Arc<dyn Taskset>,
     /// Which of them were selected.
     pub select: Select,
-    /// Who runs them.
-    pub agent: Arc<Agent>,
-    /// Deadline of an episode.
-    pub episode_deadline: Option<Duration>,
-    /// Retries of an episode.
-    pub retries: RetryRules,
+    /// Runs and scores them.
+    pub episodes: Episodes,
     /// Episodes in flight.
     pub max_concurrent: usize,
     /// Share of planned episodes that may fail, 0 to 1.
@@ -72,7 +62,7 @@ impl Launch {
     /// # Errors
     /// The run directory cannot be read or written; everything finished before is in it.
     pub async fn run(self, events: mpsc::Sender<Event>, stops: Stops) -> Result<Ended, StoreError> {
-        let Self { run_dir, mut state, tasks: stream, taskset, agent, retries, max_error_rate, .. } = self;
+        let Self { run_dir, mut state, tasks: stream, episodes, max_error_rate, .. } = self;
         let started = Instant::now();
         let (traces, waiting) = (run_dir.traces(), run_dir.pending());
         let index = blocking(move || Index::open(&traces, &waiting)).await?;
@@ -82,7 +72,7 @@ impl Launch {
         let pending = Arc::new(Pending::new(&run_dir.pending(), self.redactor.clone()));
         let journal = Arc::new(Journal::open(&run_dir.traces(), self.redactor)?);
 
-        let tasks = planned(taskset.size(), &self.select);
+        let tasks = planned(episodes.scoring.taskset.size(), &self.select);
         let total = tasks.map(|tasks| tasks.saturating_mul(u64::from(state.num_rollouts)));
         tracing::info!(run = %self.title, planned = total, resumed, to_score, "run start");
         let _ = events
@@ -96,18 +86,7 @@ impl Launch {
             })
             .await;
         let runner = Runner {
-            episodes: Arc::new(Episodes {
-                scoring: Scoring {
-                    taskset: Arc::clone(&taskset),
-                    deadline: agent.deadlines.scoring,
-                    retries: [agent.retries.clone(), retries.clone()],
-                },
-                env: envs::for_taskset(taskset, agent),
-                info: EnvInfo { id: state.taskset.clone(), name: None },
-                run: RunInfo::Eval { id: state.id.clone(), name: Some(state.name.clone()) },
-                deadline: self.episode_deadline,
-                retries,
-            }),
+            episodes: Arc::new(episodes),
             journal: Arc::clone(&journal),
             pending: Arc::clone(&pending),
             events: events.clone(),

@@ -11,13 +11,14 @@ use std::{
 use rollhouse::{
     agent::{Agent, seat},
     config::{Limits, Redactor, RetryRules, Select, StageDeadlines},
+    envs::{self, Episodes, Scoring},
     eval::{Ended, Launch, Stops},
     harness::Null,
     inference::{Pool, PoolSettings},
     rubric::Rubric,
     store::{Event, Opening, RunDir, RunState, STATE_VERSION},
     taskset::{Hooks, TaskStream, Taskset, TasksetSize, User, generated},
-    trace::{Episode, Prompt, TaskData, TaskTimeout, TraceTask},
+    trace::{EnvInfo, Episode, Prompt, RunInfo, TaskData, TaskTimeout, TraceTask},
 };
 use serde_json::json;
 use tempfile::TempDir;
@@ -164,20 +165,31 @@ pub fn launch_in(run: &Path, setup: &Setup, taskset: Sayings, events: mpsc::Send
         retries: setup.agent_retries.clone(),
         info: seat(&none, "sim", &none, &none).unwrap(),
         events: events.clone(),
+        watch: None,
     };
     let select = Select { limit: Some(setup.tasks), ..Select::default() };
     let taskset: Arc<dyn Taskset> = Arc::new(taskset);
+    let episodes = Episodes {
+        scoring: Scoring {
+            taskset: Arc::clone(&taskset),
+            deadline: setup.deadlines.scoring,
+            retries: [setup.agent_retries.clone(), setup.retries.clone()],
+        },
+        env: envs::for_taskset(Arc::clone(&taskset), Arc::new(agent)),
+        info: EnvInfo { id: state.taskset.clone(), name: None },
+        run: Some(RunInfo::Eval { id: state.id.clone(), name: Some(state.name.clone()) }),
+        deadline: setup.episode_deadline,
+        retries: setup.retries.clone(),
+        watch: None,
+    };
     let launch = Launch {
         title: "a test".to_owned(),
         attempt: state.attempts.len() as u32 + 1,
         run_dir,
         state,
         tasks: rollhouse::taskset::select(&*taskset, &select).unwrap(),
-        taskset,
         select,
-        agent: Arc::new(agent),
-        episode_deadline: setup.episode_deadline,
-        retries: setup.retries.clone(),
+        episodes,
         max_concurrent: setup.concurrent,
         max_error_rate: 1.0,
         redactor: Redactor::default(),
