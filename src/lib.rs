@@ -12,6 +12,8 @@ pub mod store;
 
 pub mod runtime;
 
+pub mod zmtp;
+
 pub mod inference;
 
 pub mod rubric;
@@ -26,6 +28,8 @@ pub mod agent;
 pub mod envs;
 #[path = "../tasksets/mod.rs"]
 pub mod tasksets;
+
+pub mod serve;
 
 pub mod eval;
 pub mod report;
