@@ -1,24 +1,20 @@
 //! Traces against the real verifiers: our lines load there and theirs here, figures, graphs and hashes agree.
 #![allow(clippy::disallowed_methods, reason = "tests prepare files and processes of their own")]
 
+#[path = "trace_replay/dress.rs"]
+mod dress;
 #[path = "trace_replay/generate.rs"]
 mod generate;
 mod trace_replay;
 
-use std::{env, fs, process::Command, sync::Arc};
+use std::{env, fs, process::Command};
 
+use dress::{TEXTS, dress};
 use generate::{Step, turns};
 use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
-use rollhouse::trace::{
-    CreditStream, EnvInfo, Episode, Fault, FaultClass, GroupInfo, Message, RewardScore, RunInfo, TaskData, TokenCounts,
-    Tool, Trace, TraceTask, Usage, readable_json,
-};
+use rollhouse::trace::{CreditStream, Episode, Message, TaskData, TokenCounts, Tool, Trace, readable_json};
 use serde_json::{Value, json};
 use trace_replay::{node_values, replay, typed};
-
-/// Texts that JSON writers disagree about.
-const TEXTS: [&str; 7] =
-    ["plain", "naïve 🙂 日本", "a\u{0}\u{1f}\u{7f}b", "\u{2028}\"\\/", "tab\tnl\n", "", " \u{1c}x\u{a0}"];
 
 fn cases(random: &mut StdRng, count: usize) -> Vec<Value> {
     (0..count)
@@ -114,54 +110,6 @@ fn hash_questions(random: &mut StdRng) -> (Vec<Value>, Vec<Value>, Vec<String>) 
     let floats: Vec<f64> = (0..6000).map(float).filter(|float| float.is_finite()).collect();
     rows.push(format!(r#"{{"extra":{}}}"#, json!(floats)));
     (messages, tools, rows)
-}
-
-/// An episode round a trace, with something in every field.
-fn dress(random: &mut StdRng, mut trace: Trace) -> Episode {
-    let text = |random: &mut StdRng| TEXTS[random.random_range(0..7)].to_owned();
-    let data = TaskData {
-        idx: Some(random.random_range(0..100)),
-        name: random.random::<bool>().then(|| text(random)),
-        prompt: typed(&json!([{"role": "user", "content": [{"type": "text", "text": text(random)}]}])),
-        extra: typed(&json!({"answer": text(random), "nested": {"none": null, "score": random.random::<f64>()}})),
-        ..typed(&json!({"exact": 0}))
-    };
-    let data: TaskData = serde_json::from_str(
-        &serde_json::to_string(&data).unwrap().replace("\"exact\":0", "\"long\":[123456789012345678901234567890]"),
-    )
-    .unwrap();
-    let task = Arc::new(TraceTask::new("DemoTask", data));
-    trace.task = Arc::clone(&task);
-    let nodes = trace.graph.nodes().len() as u32;
-    for node in 0..nodes {
-        let tokens = trace.graph.tokens_mut(node).unwrap();
-        if random.random_range(0..3) == 0 {
-            let values = (0..tokens.mask().count()).map(|_| random.random_range(-3.0..3.0)).collect();
-            tokens.set_credit(CreditStream::Advantages, Some(values)).unwrap();
-            let weights = tokens.ids().iter().map(|_| random.random_range(0.0..1.0)).collect();
-            tokens.set_loss_weights("policy", weights).unwrap();
-        }
-    }
-    trace.rewards.insert("exact".to_owned(), Some(RewardScore { score: random.random(), weight: 0.5 }));
-    trace.rewards.insert("due".to_owned(), None);
-    trace.metrics.insert("words".to_owned(), Some(f64::from(random.random_range(0..9))));
-    trace.metrics.insert("bad".to_owned(), Some(f64::NAN));
-    trace.info = typed(&json!({"note": text(random), "kept": {"none": null}}));
-    trace.root_reply = random.random::<bool>().then(|| text(random));
-    trace.extra_usage.push(Usage { prompt_tokens: 3, cost: Some(0.25), ..Usage::default() });
-    match random.random_range(0..4) {
-        0 => trace.record_fault(Fault::new(FaultClass::Provider, text(random)).with_status(Some(503))),
-        1 => trace.record_timeout("agent"),
-        2 => trace.stop("max_turns"),
-        _ => trace.stop("agent_completed"),
-    }
-    trace.ok = trace.errors.is_empty();
-    let run = RunInfo::Eval { id: "run".to_owned(), name: None };
-    let mut episode = Episode::new(EnvInfo { id: "demo".to_owned(), name: None }, task, Some(run));
-    episode.group = random.random::<bool>().then(|| GroupInfo { id: "g".to_owned() });
-    episode.ok = trace.ok;
-    episode.traces.push(trace);
-    episode
 }
 
 fn counts(counts: TokenCounts) -> Value {

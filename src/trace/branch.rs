@@ -300,6 +300,10 @@ impl Episode {
 
 impl TokenCounts {
     pub(super) fn plus(self, other: Self) -> Self {
-        Self { input: self.input + other.input, output: self.output + other.output, total: self.total + other.total }
+        Self {
+            input: self.input.saturating_add(other.input),
+            output: self.output.saturating_add(other.output),
+            total: self.total.saturating_add(other.total),
+        }
     }
 }

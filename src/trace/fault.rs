@@ -74,6 +74,18 @@ impl FaultClass {
     }
 }
 
+/// Whether trying again can help with a fault of which only the class and the HTTP status are known. A provider that does
+/// not say why is one that could not be reached.
+fn may_pass(class: FaultClass, status: Option<u16>) -> bool {
+    match class {
+        FaultClass::Infrastructure | FaultClass::Cancelled => true,
+        FaultClass::Provider => {
+            status.is_none_or(|status| matches!(status, 408 | 409 | 425 | 429) || status >= 500 && status != 501)
+        }
+        FaultClass::Harness | FaultClass::Task | FaultClass::Scoring | FaultClass::Judge => false,
+    }
+}
+
 impl fmt::Display for FaultClass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
@@ -110,6 +122,11 @@ impl Fault {
             status_code: None,
             causes: Vec::new(),
         }
+    }
+
+    /// A fault of an error type of any producer, such as an exception of Python.
+    pub fn of_kind(kind: &str, message: impl Into<String>) -> Self {
+        Self { kind: kind.to_owned(), ..Self::new(FaultClass::of_kind(kind), message) }
     }
 
     /// A fault of a class from an error and its sources.
@@ -198,7 +215,7 @@ impl<'de> Deserialize<'de> for Fault {
         Ok(Self {
             kind: record.kind,
             class,
-            retryable: record.retryable.unwrap_or(false),
+            retryable: record.retryable.unwrap_or_else(|| may_pass(class, record.status_code)),
             message: record.message,
             status_code: record.status_code,
             causes,

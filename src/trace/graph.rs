@@ -60,7 +60,18 @@ pub struct Graph {
     /// Built when first needed: a graph that was read from a file is mostly just looked at.
     index: OnceLock<Index>,
     /// The tools merged last: the same list comes with every turn.
-    merged: Option<Arc<[Tool]>>,
+    pub(super) merged: Option<Arc<[Tool]>>,
+    /// What changed of nodes after they were stored, oldest first: who has seen the nodes looks here for the rest.
+    pub(super) amended: Vec<Amendment>,
+}
+
+/// A change of a node that was stored before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Amendment {
+    /// It got further links.
+    Links(u32),
+    /// Its last router row was replaced.
+    LastRow(u32),
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -129,17 +140,51 @@ impl Graph {
         tools: Vec<Tool>,
         mm_token_type_id_map: IndexMap<u32, u32>,
     ) -> Result<Self, GraphError> {
-        let lengths = Vec::with_capacity(nodes.len());
-        let mut graph = Self { tools, mm_token_type_id_map, lengths, ..Self::default() };
-        for (position, node) in nodes.iter().enumerate() {
+        let mut graph = Self { tools, mm_token_type_id_map, ..Self::default() };
+        graph.nodes.reserve_exact(nodes.len());
+        graph.lengths.reserve_exact(nodes.len());
+        graph.extend(nodes)?;
+        Ok(graph)
+    }
+
+    /// Stores nodes read from elsewhere after those that are there.
+    ///
+    /// # Errors
+    /// A node's parent does not stand before it; nothing is stored then.
+    pub(super) fn extend(&mut self, nodes: Vec<Node>) -> Result<(), GraphError> {
+        for (position, node) in (self.nodes.len()..).zip(&nodes) {
             if let Some(parent) = node.parent.filter(|parent| *parent as usize >= position) {
                 return Err(GraphError::NoSuchNode { node: parent, nodes: position });
             }
-            graph.lengths.push(graph.length_after(node));
         }
-        graph.nodes = nodes;
-        graph.nodes.shrink_to_fit();
-        Ok(graph)
+        self.index = OnceLock::new();
+        for node in nodes {
+            self.lengths.push(self.length_after(&node));
+            self.nodes.push(node);
+        }
+        Ok(())
+    }
+
+    /// Adds links to a node as they were told, known ones too.
+    ///
+    /// # Errors
+    /// The node does not exist.
+    pub(super) fn append_links(&mut self, node: u32, links: Vec<ParentLink>) -> Result<(), GraphError> {
+        self.expect_node(Some(node))?;
+        self.nodes[node as usize].semantic_parents.extend(links);
+        self.amended.push(Amendment::Links(node));
+        Ok(())
+    }
+
+    /// Replaces the last router row of a node; `false`, and nothing changes, when the node has none of that shape.
+    pub(super) fn replace_last_row(&mut self, node: u32, row: &RouterRows) -> bool {
+        let rows = self.nodes.get_mut(node as usize).and_then(|node| node.tokens.sidecar.as_mut());
+        let Some(rows) = rows.and_then(|sidecar| sidecar.routed_experts.as_mut()) else { return false };
+        let replaced = rows.replace_last(row);
+        if replaced {
+            self.amended.push(Amendment::LastRow(node));
+        }
+        replaced
     }
 
     fn length_after(&self, node: &Node) -> PathLength {
@@ -379,8 +424,7 @@ impl Graph {
                 && known.rows() > 0
             {
                 // That turn had no forward pass for its last token, so its row was a copy of the one before.
-                let (before, last) = (known.copy(0, known.rows() - 1, 0), rows.copy(end - 1, end, 0));
-                self.nodes[node].tokens.sidecar().routed_experts = RouterRows::concat(&[&before, &last]);
+                self.replace_last_row(node as u32, &rows.copy(end - 1, end, 0));
             }
             let added: usize = self.nodes[first_new..].iter().map(|node| node.tokens.ids.len()).sum();
             let needed = offset + added as i64;
@@ -424,6 +468,7 @@ impl Graph {
             let parents = &mut self.nodes[*target as usize].semantic_parents;
             if !parents.contains(link) {
                 parents.push(link.clone());
+                self.amended.push(Amendment::Links(*target));
             }
         }
         Ok(())
@@ -465,6 +510,7 @@ impl Graph {
         self.nodes.shrink_to_fit();
         self.lengths.shrink_to_fit();
         self.tools.shrink_to_fit();
+        self.amended.shrink_to_fit();
     }
 
     /// Bytes on the heap, by the capacities of what it holds. Tool lists are shared and count once, as the trace's.
@@ -485,6 +531,7 @@ impl Graph {
             + index
             + self.nodes.capacity() * size_of::<Node>()
             + self.lengths.capacity() * size_of::<PathLength>()
+            + self.amended.capacity() * size_of::<Amendment>()
             + self.tools.iter().map(Tool::heap_size).sum::<usize>()
     }
 }

@@ -20,6 +20,7 @@ mod task;
 mod timing;
 mod tokens;
 mod usage;
+pub mod wire;
 
 pub use branch::{Branch, TokenCounts, truncates};
 pub use episode::{EnvInfo, Episode, GroupInfo, Outcome, RunInfo};

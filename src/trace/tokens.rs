@@ -316,6 +316,31 @@ impl RouterRows {
         Some(Self { data: data.into(), ..**widest })
     }
 
+    /// Puts another row in place of the last one, in the wider of the two widths; `false`, and nothing changes, when
+    /// there is none or the other is not one row of this shape.
+    pub(super) fn replace_last(&mut self, row: &Self) -> bool {
+        if !self.same_shape(row) || row.rows() != 1 || self.rows() == 0 {
+            return false;
+        }
+        let kept = self.data.len() - self.row_bytes();
+        if self.width == row.width {
+            // Rows that nobody else holds are not copied.
+            match std::mem::take(&mut self.data).try_into_mut() {
+                Ok(mut data) => {
+                    data[kept..].copy_from_slice(&row.data);
+                    self.data = data.freeze();
+                    return true;
+                }
+                Err(data) => self.data = data,
+            }
+        }
+        let before = Self { data: self.data.slice(..kept), ..*self };
+        if let Some(rows) = Self::concat(&[&before, row]) {
+            *self = rows;
+        }
+        true
+    }
+
     /// Whether layers and choices agree.
     pub(super) fn same_shape(&self, other: &Self) -> bool {
         (self.layers, self.top_k) == (other.layers, other.top_k)
@@ -344,17 +369,17 @@ impl SamplingMask {
     }
 
     /// Token ids of all rows.
-    pub fn ids(&self) -> impl Iterator<Item = u32> + '_ {
+    pub fn ids(&self) -> impl ExactSizeIterator<Item = u32> + '_ {
         words(&self.ids)
     }
 
     /// Length of each row.
-    pub fn counts(&self) -> impl Iterator<Item = u32> + '_ {
+    pub fn counts(&self) -> impl ExactSizeIterator<Item = u32> + '_ {
         words(&self.counts)
     }
 }
 
-fn words(bytes: &[u8]) -> impl Iterator<Item = u32> + '_ {
+fn words(bytes: &[u8]) -> impl ExactSizeIterator<Item = u32> + '_ {
     bytes.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
 }
 

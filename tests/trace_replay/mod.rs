@@ -71,6 +71,16 @@ pub(crate) fn turn_tokens(tokens: &Value) -> Option<TurnTokens> {
 
 /// Replays the operations of one case and shows each prepared turn to `expect`; `fast` commits through the leaf where the prompt allows it.
 pub(crate) fn replay(case: &Value, fast: bool, expect: impl Fn(&Trace, &Turn, &Value)) -> Trace {
+    grow(case, fast, expect, |_| ())
+}
+
+/// The same, and shows the trace after each operation.
+pub(crate) fn grow(
+    case: &Value,
+    fast: bool,
+    expect: impl Fn(&Trace, &Turn, &Value),
+    mut each: impl FnMut(&mut Trace),
+) -> Trace {
     let mut trace = empty_trace();
     let mut turns: HashMap<String, Turn> = HashMap::new();
     for op in case["ops"].as_array().unwrap() {
@@ -116,6 +126,7 @@ pub(crate) fn replay(case: &Value, fast: bool, expect: impl Fn(&Trace, &Turn, &V
             }
             other => panic!("unknown operation {other}"),
         }
+        each(&mut trace);
     }
     trace
 }

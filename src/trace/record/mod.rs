@@ -7,6 +7,8 @@
 mod read;
 mod write;
 
+pub(super) use read::Floats;
+
 use super::{episode::Episode, readable::readable_json};
 
 /// A line that cannot be read as an episode, or an episode that cannot be written.

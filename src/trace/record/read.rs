@@ -167,7 +167,7 @@ struct StoredNode {
 
 /// Floats that may hold null, which is how a NaN is written.
 #[derive(Default)]
-struct Floats(Vec<f32>);
+pub(in crate::trace) struct Floats(pub(in crate::trace) Vec<f32>);
 
 impl<'de> Deserialize<'de> for Floats {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -176,40 +176,55 @@ impl<'de> Deserialize<'de> for Floats {
     }
 }
 
+impl NodeTokens {
+    /// The tokens of a node read from elsewhere; the streams in the order of [`CreditStream::ALL`].
+    ///
+    /// # Errors
+    /// Arrays that belong together differ in length.
+    pub(in crate::trace) fn from_parts(
+        ids: Box<[u32]>,
+        mask: TokenFlags,
+        is_content: TokenFlags,
+        logprobs: Floats,
+        streams: [Option<Floats>; 4],
+        loss_weights: Option<IndexMap<String, Vec<f64>>>,
+    ) -> Result<Self, GraphError> {
+        let logprobs = logprobs.0.into_boxed_slice();
+        let mut tokens = Self { ids, mask, is_content, logprobs, sidecar: None };
+        expect_length("mask", tokens.ids.len(), tokens.mask.len())?;
+        if !tokens.is_content.is_empty() {
+            expect_length("is_content", tokens.ids.len(), tokens.is_content.len())?;
+        }
+        // Engines that report no logprobs leave none.
+        if !tokens.logprobs.is_empty() {
+            expect_length("logprobs", tokens.mask.count(), tokens.logprobs.len())?;
+        }
+        for (stream, values) in CreditStream::ALL.into_iter().zip(streams) {
+            if let Some(values) = values {
+                tokens.set_credit(stream, Some(values.0))?;
+            }
+        }
+        if let Some(weights) = loss_weights {
+            tokens.sidecar().loss_weights = Some(IndexMap::new());
+            for (name, weights) in weights {
+                tokens.set_loss_weights(&name, weights)?;
+            }
+        }
+        Ok(tokens)
+    }
+}
+
 impl<'de> Deserialize<'de> for Node {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let stored = StoredNode::deserialize(deserializer)?;
-        let mut tokens = NodeTokens {
-            ids: stored.token_ids,
-            mask: stored.mask,
-            is_content: stored.is_content,
-            logprobs: stored.logprobs.0.into_boxed_slice(),
-            ..NodeTokens::default()
-        };
-        let check = || {
-            expect_length("mask", tokens.ids.len(), tokens.mask.len())?;
-            if !tokens.is_content.is_empty() {
-                expect_length("is_content", tokens.ids.len(), tokens.is_content.len())?;
-            }
-            // Engines that report no logprobs leave none.
-            if !tokens.logprobs.is_empty() {
-                expect_length("logprobs", tokens.mask.count(), tokens.logprobs.len())?;
-            }
-            let streams = [stored.advantages, stored.reference_logprobs, stored.trainer_logprobs, stored.entropies];
-            for (stream, values) in CreditStream::ALL.into_iter().zip(streams) {
-                if let Some(values) = values {
-                    tokens.set_credit(stream, Some(values.0))?;
-                }
-            }
-            if let Some(weights) = stored.loss_weights {
-                tokens.sidecar().loss_weights = Some(IndexMap::new());
-                for (name, weights) in weights {
-                    tokens.set_loss_weights(&name, weights)?;
-                }
-            }
-            Ok(())
-        };
-        check().map_err(|error: GraphError| de::Error::custom(error))?;
+        let tokens = NodeTokens::from_parts(
+            stored.token_ids,
+            stored.mask,
+            stored.is_content,
+            stored.logprobs,
+            [stored.advantages, stored.reference_logprobs, stored.trainer_logprobs, stored.entropies],
+            stored.loss_weights,
+        );
         Ok(Self {
             parent: stored.parent,
             tools: stored.tools,
@@ -217,7 +232,7 @@ impl<'de> Deserialize<'de> for Node {
             message: stored.message,
             sampled: stored.sampled,
             timestamp: stored.timestamp,
-            tokens,
+            tokens: tokens.map_err(de::Error::custom)?,
         })
     }
 }
