@@ -2,6 +2,7 @@
 //! they started themselves.
 
 use std::{
+    ffi::OsString,
     fs::File,
     io::Write as _,
     sync::{Mutex, PoisonError},
@@ -9,11 +10,19 @@ use std::{
 
 use nix::unistd::Pid;
 
-use super::process::{Program, Stream, mark, spawn_untied};
+use super::{
+    folder,
+    process::{Program, Stream, mark, spawn_untied},
+    sandbox::prefixes,
+};
 
 /// Keeps the living groups; at the end of its input, which is our end, it kills those that are left, and then whoever
-/// left its group but carries our mark in its environment; again, for what those were just starting.
+/// left its group but carries our mark in its environment; again, for what those were just starting. Then it removes our
+/// private folders, and the control groups of our boxes.
 const SCRIPT: &str = r#"
+owner=$1
+folders=$2
+shift 2
 while read -r mark group; do
     case $mark in
     +) groups="$groups $group" ;;
@@ -26,10 +35,23 @@ while read -r mark group; do
 done
 for group in $groups; do kill -KILL "-$group"; done
 for pass in 1 2 3; do
-    for owned in $(grep -l "$1" /proc/[0-9]*/environ); do
+    for owned in $(grep -l "$owner" /proc/[0-9]*/environ); do
         owned=${owned#/proc/}
         kill -KILL "${owned%/environ}"
     done
+done
+[ -n "$folders" ] && rm -rf "$folders"*
+for pass in 1 2 3 4 5 6 7 8 9 10; do
+    left=
+    for beginning in "$@"; do
+        for folder in "$beginning"*; do
+            [ -d "$folder" ] || continue
+            while read -r process; do kill -KILL "$process"; done <"$folder/cgroup.procs"
+            rmdir "$folder" || left=some
+        done
+    done
+    [ "$left" ] || break
+    sleep 0.1
 done
 "#;
 
@@ -66,8 +88,11 @@ fn tell(mark: char, group: Pid) {
 }
 
 fn start() -> Option<File> {
+    let mut arguments: Vec<OsString> = ["-c", SCRIPT, "rollhouse-guard", mark()].map(OsString::from).to_vec();
+    arguments.push(folder::paths().into());
+    arguments.extend(prefixes().into_iter().map(OsString::from));
     let shell = Program {
-        arguments: vec!["-c".into(), SCRIPT.into(), "rollhouse-guard".into(), mark().into()],
+        arguments,
         environment: vec![("PATH".into(), "/usr/bin:/bin".into())],
         folder: Some("/".into()),
         stdin: Stream::Piped,

@@ -4,10 +4,14 @@
 //! child outlives this process, however that ends. All of them are started, watched and reaped by one thread of this
 //! process, on which [`run`] and [`block_on`] put work beside them; so a child belongs to no tokio runtime of its user.
 
+mod folder;
 mod guard;
 mod process;
+mod sandbox;
 mod thread;
 
+pub use folder::PrivateFolder;
 pub use nix::sys::signal::Signal;
-pub use process::{Child, Program, StartError, Stream, turn_into};
+pub use process::{Child, Ending, Program, StartError, Stream, turn_into};
+pub use sandbox::{Limits, Route, RouteError, Sandbox, SandboxError, Unenforced, enter};
 pub use thread::{block_on, run};

@@ -2,11 +2,14 @@
 
 use std::{
     ffi::{OsStr, OsString},
-    fs, io,
-    os::{fd::OwnedFd, unix::process::CommandExt as _},
+    fs, future, io,
+    os::{
+        fd::OwnedFd,
+        unix::process::{CommandExt as _, ExitStatusExt as _},
+    },
     path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
-    sync::LazyLock,
+    sync::{Arc, LazyLock},
     time::Duration,
 };
 
@@ -19,11 +22,15 @@ use nix::{
 };
 use tokio::{
     process::Command,
-    sync::{mpsc, watch},
+    sync::{mpsc, oneshot, watch},
     time,
 };
 
-use super::{guard, thread};
+use super::{
+    Sandbox, SandboxError, Unenforced, guard,
+    sandbox::{Enclosed, Start},
+    thread,
+};
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -46,6 +53,17 @@ pub struct Program {
     /// Bytes of data that it, and each process it starts, may allocate (`RLIMIT_DATA`: heap and private memory, not
     /// what is shared or only reserved); `None` is without limit.
     pub memory_limit: Option<u64>,
+    /// The box it runs in, put there by [`Sandbox::enclose`]; `None` is where we run, with our rights.
+    pub sandbox: Option<Arc<Sandbox>>,
+}
+
+/// How a child ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Ending {
+    /// Its exit status.
+    pub status: ExitStatus,
+    /// Whether something in its box was killed because the memory of the box ran out; a child without a box never says so.
+    pub out_of_memory: bool,
 }
 
 /// Where a standard stream of a child leads.
@@ -57,6 +75,13 @@ pub enum Stream {
     Piped,
     /// Where ours leads.
     Inherited,
+}
+
+impl StartError {
+    /// What was wrong with its box.
+    pub(super) fn into_sandbox_error(self) -> SandboxError {
+        self.source.downcast().unwrap_or_else(SandboxError::Machine)
+    }
 }
 
 impl Program {
@@ -71,6 +96,7 @@ impl Program {
             stdout: Stream::Null,
             stderr: Stream::Null,
             memory_limit: None,
+            sandbox: None,
         }
     }
 }
@@ -98,29 +124,34 @@ pub struct Child {
     pub stdout: Option<OwnedFd>,
     /// The read end of its standard error, if piped, as a blocking descriptor.
     pub stderr: Option<OwnedFd>,
+    /// The folder that its box shares with us ([`Sandbox::shared`]), to be reached through this descriptor and by nothing else:
+    /// what lies in it is the program's. No link in it may be followed.
+    pub shared: Option<OwnedFd>,
     pid: Pid,
     // Unbounded: a handful of orders in a lifetime.
     orders: mpsc::UnboundedSender<Signal>,
-    exit: watch::Receiver<Option<ExitStatus>>,
+    exit: watch::Receiver<Option<Ending>>,
+    unenforced: Vec<Unenforced>,
 }
 
 impl Child {
     /// Starts a program.
     ///
     /// # Errors
-    /// When there is no such file or folder, it may not be executed, or there are too many processes or descriptors.
+    /// When there is no such file or folder, it may not be executed, there are too many processes or descriptors, or its
+    /// box cannot be had.
     pub async fn start(program: Program) -> Result<Self, StartError> {
         let (path, folder) = (program.path.clone(), program.folder.clone());
-        let started = thread::run(async move { spawn(&program) }).await.and_then(|started| started);
+        let started = thread::run(async move { begin(&program).await }).await.and_then(|started| started);
         started.map_err(|source| StartError { program: path, folder, source })
     }
 
-    /// Its process id, which is that of its group.
+    /// Its process id, which is that of its group; in a box, that of `bwrap`.
     pub fn pid(&self) -> u32 {
         self.pid.as_raw().cast_unsigned()
     }
 
-    /// Sends a signal to its whole group; nothing happens when it has ended.
+    /// Sends a signal to its whole group, or in a box to the program itself; nothing happens when it has ended.
     pub fn signal(&self, signal: Signal) {
         let _ = self.orders.send(signal);
     }
@@ -130,9 +161,22 @@ impl Child {
     /// # Errors
     /// When its end cannot be known, because something else reaped it.
     pub async fn wait(&self) -> io::Result<ExitStatus> {
+        Ok(self.ending().await?.status)
+    }
+
+    /// As [`Self::wait`], and whether the memory of its box had run out.
+    ///
+    /// # Errors
+    /// As [`Self::wait`].
+    pub async fn ending(&self) -> io::Result<Ending> {
         let mut exit = self.exit.clone();
-        let status = exit.wait_for(Option::is_some).await.ok().and_then(|status| *status);
-        status.ok_or_else(|| io::Error::other(format!("nobody saw how process {} ended", self.pid)))
+        let ending = exit.wait_for(Option::is_some).await.ok().and_then(|ending| *ending);
+        ending.ok_or_else(|| io::Error::other(format!("nobody saw how process {} ended", self.pid)))
+    }
+
+    /// The limits of its box that this machine does not enforce.
+    pub fn unenforced(&self) -> &[Unenforced] {
+        &self.unenforced
     }
 
     /// Asks it to end (SIGTERM), and kills it after `grace`. Needs a tokio runtime; [`super::block_on`] lends one.
@@ -158,9 +202,34 @@ pub fn turn_into(path: &Path, arguments: &[OsString], variables: &[(&str, &OsStr
 }
 
 /// Runs on the thread of the processes.
-fn spawn(program: &Program) -> io::Result<Child> {
+async fn begin(program: &Program) -> io::Result<Child> {
+    let Some(sandbox) = &program.sandbox else { return spawn(command(program, Tie::ToUs, Entry::default()), None) };
+    let Start { program, control, inherited, doors, errors, enclosed } =
+        Start::of(sandbox, program).map_err(io::Error::other)?;
+    let mut command = command(&program, Tie::ToUs, Entry { inherited, doors });
+    command.stderr(control);
+    let (opened, open) = oneshot::channel();
+    let mut child = spawn(command, Some((enclosed, opened)))?;
+    child.stderr = errors;
+    match open.await {
+        Ok(Ok(shared)) => {
+            child.shared = shared;
+            Ok(child)
+        }
+        Ok(Err(error)) => Err(io::Error::other(error)),
+        Err(_) => Err(io::Error::other("it ended before it began")),
+    }
+}
+
+/// A box, and who waits until the program runs in it.
+type Opening = (Enclosed, oneshot::Sender<Opened>);
+type Opened = Result<Option<OwnedFd>, SandboxError>;
+
+fn spawn(mut command: Command, opening: Option<Opening>) -> io::Result<Child> {
     guard::stand();
-    let mut child = command(program, Tie::ToUs).kill_on_drop(true).spawn()?;
+    let mut child = command.kill_on_drop(true).spawn()?;
+    // With it goes our copy of what the child inherits, whose end is waited for.
+    drop(command);
     let pid = child.id().ok_or_else(|| io::Error::other("ended before it began"))?;
     let pid = Pid::from_raw(pid.cast_signed());
     guard::watch(pid);
@@ -169,13 +238,14 @@ fn spawn(program: &Program) -> io::Result<Child> {
     let stdin = child.stdin.take().map(|pipe| pipe.into_owned_fd()).transpose();
     let stdout = child.stdout.take().map(|pipe| pipe.into_owned_fd()).transpose();
     let stderr = child.stderr.take().map(|pipe| pipe.into_owned_fd()).transpose();
-    tokio::spawn(supervise(child, pid, ordered, exited));
-    Ok(Child { stdin: stdin?, stdout: stdout?, stderr: stderr?, pid, orders, exit })
+    let unenforced = opening.as_ref().map(|(enclosed, _)| enclosed.unenforced().to_vec()).unwrap_or_default();
+    tokio::spawn(supervise(child, pid, ordered, exited, opening));
+    Ok(Child { stdin: stdin?, stdout: stdout?, stderr: stderr?, shared: None, pid, orders, exit, unenforced })
 }
 
 /// Starts what must outlive us, and returns its input. Runs on the thread of the processes.
 pub(super) fn spawn_untied(program: &Program) -> io::Result<OwnedFd> {
-    let mut child = command(program, Tie::None).spawn()?;
+    let mut child = command(program, Tie::None, Entry::default()).spawn()?;
     child.stdin.take().ok_or_else(|| io::Error::other("its input is not piped"))?.into_owned_fd()
 }
 
@@ -184,14 +254,17 @@ async fn supervise(
     mut child: tokio::process::Child,
     pid: Pid,
     mut orders: mpsc::UnboundedReceiver<Signal>,
-    exit: watch::Sender<Option<ExitStatus>>,
+    exit: watch::Sender<Option<Ending>>,
+    opening: Option<Opening>,
 ) {
+    let (mut enclosed, mut waiting) = opening.unzip();
     let mut owned = true;
     let status = loop {
         tokio::select! {
             status = child.wait() => break status,
             order = orders.recv(), if owned => match order {
                 Some(Signal::SIGKILL) => kill_all(pid),
+                Some(signal) if enclosed.as_ref().is_some_and(|enclosed| enclosed.signal(signal)) => {}
                 // An error says that there is nobody left.
                 Some(signal) => _ = killpg(pid, signal),
                 None => {
@@ -199,15 +272,52 @@ async fn supervise(
                     kill_all(pid);
                 }
             },
+            opened = open(enclosed.as_mut()), if waiting.is_some() => tell(&mut waiting, opened),
         }
     };
     // The number cannot have been given to another group yet: they are given in turn.
     let _ = killpg(pid, Signal::SIGKILL);
     guard::forget(pid);
+    if waiting.is_some() {
+        // Why it never was what it should become is told in its last words.
+        let opened = time::timeout(LAST_WORDS, open(enclosed.as_mut())).await;
+        tell(&mut waiting, opened.unwrap_or_else(|_| Err(SandboxError::Machine(io::ErrorKind::TimedOut.into()))));
+    }
+    let is_enclosed = enclosed.is_some();
+    let out_of_memory = match enclosed {
+        Some(enclosed) => enclosed.ended().await,
+        None => false,
+    };
     match status {
-        Ok(status) => _ = exit.send_replace(Some(status)),
+        Ok(status) => {
+            let status = if is_enclosed { as_in_the_box(status) } else { status };
+            exit.send_replace(Some(Ending { status, out_of_memory }));
+        }
         Err(error) => tracing::warn!(%error, %pid, "the end of a child process was not seen"),
     }
+}
+
+/// How long what an ended child has said may take to arrive.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+async fn open(enclosed: Option<&mut Enclosed>) -> Opened {
+    match enclosed {
+        Some(enclosed) => enclosed.opened().await,
+        None => future::pending().await,
+    }
+}
+
+fn tell(waiting: &mut Option<oneshot::Sender<Opened>>, opened: Opened) {
+    if let Some(waiting) = waiting.take() {
+        // Nobody waits any more for a start that was given up.
+        let _ = waiting.send(opened);
+    }
+}
+
+/// `bwrap` ends as a shell does with the signal that ended the program, in its exit status.
+fn as_in_the_box(status: ExitStatus) -> ExitStatus {
+    let signal = status.code().and_then(|code| Signal::try_from(code.checked_sub(128)?).ok());
+    signal.map_or(status, |signal| ExitStatus::from_raw(signal as i32))
 }
 
 /// Kills a child, its group, and those of its descendants that made groups of their own.
@@ -245,6 +355,15 @@ enum Tie {
     None,
 }
 
+/// What a child has of us when it begins.
+#[derive(Default)]
+struct Entry {
+    /// Descriptors that it inherits.
+    inherited: Vec<OwnedFd>,
+    /// Where it writes a `0` to enter control groups.
+    doors: Vec<OwnedFd>,
+}
+
 /// What all that we start carries in its environment: `ROLLHOUSE_OWNER` with a value of this process alone.
 pub(super) fn mark() -> &'static str {
     static MARK: LazyLock<String> = LazyLock::new(|| format!("{MARK_NAME}={}", uuid::Uuid::new_v4()));
@@ -254,7 +373,7 @@ pub(super) fn mark() -> &'static str {
 const MARK_NAME: &str = "ROLLHOUSE_OWNER";
 
 #[allow(clippy::disallowed_methods, unsafe_code, reason = "the one place that starts processes")]
-fn command(program: &Program, tie: Tie) -> Command {
+fn command(program: &Program, tie: Tie, entry: Entry) -> Command {
     let mut command = Command::new(&program.path);
     command.args(&program.arguments).env_clear().process_group(0);
     command.envs(program.environment.iter().map(|(name, value)| (name, value)));
@@ -283,6 +402,12 @@ fn command(program: &Program, tie: Tie) -> Command {
                 // Orphans below it stay below it, where they are found.
                 nix::sys::prctl::set_child_subreaper(true)?;
             }
+            for door in &entry.doors {
+                nix::unistd::write(door, b"0")?;
+            }
+            for descriptor in &entry.inherited {
+                rustix::io::fcntl_setfd(descriptor, rustix::io::FdFlags::empty())?;
+            }
             setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
             if let Some(limit) = memory {
                 setrlimit(Resource::RLIMIT_DATA, limit, limit)?;
@@ -303,12 +428,7 @@ fn stdio(stream: Stream) -> Stdio {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        env,
-        fs::File,
-        io::Read as _,
-        os::unix::process::{CommandExt as _, ExitStatusExt as _},
-    };
+    use std::{env, fs::File, io::Read as _, os::unix::process::CommandExt as _};
 
     use super::*;
 
@@ -327,7 +447,7 @@ mod tests {
 
     fn wait(child: &Child) -> ExitStatus {
         let mut exit = child.exit.clone();
-        thread::block_on(async move { exit.wait_for(Option::is_some).await.unwrap().unwrap() }).unwrap()
+        thread::block_on(async move { exit.wait_for(Option::is_some).await.unwrap().unwrap().status }).unwrap()
     }
 
     /// The next bytes of a child's output.
