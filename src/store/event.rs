@@ -51,6 +51,17 @@ pub enum Event {
         /// Wall time, seconds.
         seconds: f64,
     },
+    /// The workers that serve the env are others than before.
+    Workers {
+        /// Those that take runs.
+        ready: usize,
+        /// Those there are, with those that start or go.
+        all: usize,
+        /// Those that were lost, so far.
+        lost: u64,
+        /// Runs that were begun anew for it, so far.
+        redone: u64,
+    },
     /// The run stops before its end; episodes in flight are finishing.
     Stopping {
         /// Why, and how to go on.

@@ -145,12 +145,17 @@ impl RunDir {
         });
         let number = taken.max().unwrap_or(0) + 1;
         let name = format!("attempt_{number}");
-        let folder = logs.join(&name);
+        let folder = self.logs_of(number);
         fs::create_dir(&folder).map_err(StoreError::io("create", &folder))?;
         point_latest(&logs, &name)?;
         let log = folder.join(format!("{command}.log"));
         let file = File::create(&log).map_err(StoreError::io("write", &log))?;
         Ok((number, file))
+    }
+
+    /// The folder of an attempt's logs.
+    pub fn logs_of(&self, attempt: u32) -> PathBuf {
+        self.path.join("logs").join(format!("attempt_{attempt}"))
     }
 
     /// Writes and removes a small file, so that a full or read-only disk is found before the first request.

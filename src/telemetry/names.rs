@@ -15,6 +15,8 @@ pub mod metric {
     pub const EPISODES: &str = "rollhouse_episodes_total";
     /// Gauge: episodes in flight.
     pub const EPISODES_IN_FLIGHT: &str = "rollhouse_episodes_in_flight";
+    /// Gauge: workers of an env server's pool that take runs.
+    pub const WORKERS: &str = "rollhouse_workers_ready";
     /// Histogram: seconds of one episode, teardown included.
     pub const EPISODE_SECONDS: &str = "rollhouse_episode_seconds";
     /// Counter, label `endpoint` (base URL): model calls that were tried again.
@@ -23,4 +25,10 @@ pub mod metric {
     pub const TURNS: &str = "rollhouse_turns_total";
     /// Counter, label `kind` (`input`, `output`): tokens as the endpoint counts them.
     pub const TOKENS: &str = "rollhouse_tokens_total";
+    /// Gauge: env server workers that are ready.
+    pub const WORKERS_READY: &str = "rollhouse_pool_workers_ready";
+    /// Counter: env server workers that were lost.
+    pub const WORKERS_LOST: &str = "rollhouse_pool_workers_lost_total";
+    /// Counter: runs that were begun anew because their worker was lost.
+    pub const RUNS_REDONE: &str = "rollhouse_pool_runs_redone_total";
 }
