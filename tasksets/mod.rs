@@ -67,7 +67,9 @@ fn of_package(folder: &Path) -> Option<Found> {
 
 /// The families of tasksets that other programs make: how their ids look, and what they are.
 pub fn families() -> &'static [(&'static str, &'static str)] {
-    &[reasoning_gym::ABOUT]
+    const VERIFIERS: (&str, &str) =
+        ("my-env, owner/my-env", "environments of verifiers, Python packages; `rollhouse env list` names them");
+    &[reasoning_gym::ABOUT, VERIFIERS]
 }
 
 /// The taskset of this id. An id that is a path ([`local::is_path`]) is what lies there; any other is one that ships, in any

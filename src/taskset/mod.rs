@@ -12,6 +12,7 @@ pub mod python;
 mod random;
 mod registry;
 mod sample;
+pub mod verifiers;
 
 use std::{path::PathBuf, sync::Arc};
 

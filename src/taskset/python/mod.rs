@@ -28,4 +28,6 @@ mod workers;
 pub use call::{Call, CallFailure, FailureKind, Lane};
 pub use interpreter::{Interpreter, InterpreterError};
 pub use open::{ScriptSource, found, open};
+pub(super) use output::Output;
+pub(super) use worker::{described as end_in_words, place as frame_in_words};
 pub use workers::{Dedicated, WorkerSettings, Workers};

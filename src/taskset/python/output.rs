@@ -12,7 +12,7 @@ const TOLD: usize = 10;
 
 /// The output of one worker since a call began.
 #[derive(Debug)]
-pub(super) struct Output {
+pub(in crate::taskset) struct Output {
     taskset: Arc<str>,
     line: Vec<u8>,
     lines: u64,
@@ -21,18 +21,18 @@ pub(super) struct Output {
 }
 
 impl Output {
-    pub(super) fn new(taskset: Arc<str>) -> Self {
+    pub(in crate::taskset) fn new(taskset: Arc<str>) -> Self {
         Self { taskset, line: Vec::new(), lines: 0, left_out: 0, end: Vec::new() }
     }
 
     /// A call begins.
-    pub(super) fn begin(&mut self) {
+    pub(in crate::taskset) fn begin(&mut self) {
         self.close();
         self.end.clear();
     }
 
     /// A call of several ends, or the worker: what was left out is told, and there is room for as much again.
-    pub(super) fn close(&mut self) {
+    pub(in crate::taskset) fn close(&mut self) {
         if !self.line.is_empty() {
             self.log_line();
         }
@@ -44,7 +44,7 @@ impl Output {
     }
 
     /// More of it.
-    pub(super) fn take(&mut self, bytes: &[u8]) {
+    pub(in crate::taskset) fn take(&mut self, bytes: &[u8]) {
         let kept = &bytes[bytes.len().saturating_sub(KEPT)..];
         let excess = (self.end.len() + kept.len()).saturating_sub(KEPT);
         self.end.drain(..excess.min(self.end.len()));
@@ -71,7 +71,7 @@ impl Output {
     }
 
     /// The last lines, and apart the author's frames, outermost first, that Python dumped when it was killed.
-    pub(super) fn told(&self) -> (Vec<String>, Vec<String>) {
+    pub(in crate::taskset) fn told(&self) -> (Vec<String>, Vec<String>) {
         let text = String::from_utf8_lossy(&self.end);
         let (printed, dump) = match text.rfind("Fatal Python error: ") {
             Some(start) => text.split_at(start),

@@ -352,7 +352,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// `File "/x/taskset.py", line 5 in f` as `taskset.py:5 in f`.
-fn place(frame: &str) -> Option<String> {
+pub(in crate::taskset) fn place(frame: &str) -> Option<String> {
     let (file, rest) = frame.trim().strip_prefix("File \"")?.split_once("\", line ")?;
     Some(format!("{}:{rest}", file.rsplit('/').next()?))
 }
@@ -361,7 +361,7 @@ fn too_late(deadline: Duration) -> CallFailure {
     CallFailure::new(FailureKind::TimedOut, format!("no answer within {} s", deadline.as_secs_f64()))
 }
 
-fn described(status: ExitStatus) -> String {
+pub(in crate::taskset) fn described(status: ExitStatus) -> String {
     use std::os::unix::process::ExitStatusExt as _;
     match (status.code(), status.signal().map(Signal::try_from)) {
         (Some(code), _) => format!("exit status {code}"),
