@@ -5,7 +5,7 @@ use std::{fs, path::Path, time::Duration};
 
 use proptest::prelude::*;
 use rollhouse::{
-    config::{Document, EvalConfig, Layer, Parsed, Resolved, Section, differences, flag_help},
+    config::{Document, EvalConfig, Layer, Parsed, Resolved, Section, Tasksets, differences, flag_help},
     rubric::judge::read_all,
 };
 use serde_json::{Value, json};
@@ -65,7 +65,8 @@ impl Case {
                 if known { format!("{}{word}", self.root()) } else { (*word).to_owned() }
             })
             .collect();
-        EvalConfig::from_args(&args, None, demo_taskset).map_err(|faults| faults.to_string().replace(&self.root(), ""))
+        EvalConfig::from_args(&args, None, &mut Tasksets(demo_taskset))
+            .map_err(|faults| faults.to_string().replace(&self.root(), ""))
     }
 }
 
@@ -323,7 +324,6 @@ fn faults_of_a_file_come_at_once_and_name_what_is_allowed() {
             "a.toml:13:9: select.limit: wrong type: 2.5; expected a whole number from 0",
             "a.toml:14:20: select.include.idx[0]: not allowed: \"9:x\"; expected a list of positions such as 3 or \"start:stop:step\", from 0",
             "a.toml:16:11: client.timeout: not 3; expected a table of keys",
-            "a.toml:17:2: serve: unknown key; rollhouse eval runs in process and takes no `serve` block",
         ],
     );
 }
@@ -411,7 +411,7 @@ fn a_run_is_resumed_from_its_saved_configuration_and_flags_still_win() {
     let saved = read(&[], &["alphabet-sort", "-r", "4", "-T", "0.5", "--env.taskset.min-turns", "2"]).1.dump();
     let base = Layer::from_json("run/configs/resolved/eval.json", &saved.to_string()).unwrap();
     let args = ["--resume".to_owned(), "run".to_owned(), "-c".to_owned(), "7".to_owned()];
-    let (config, resolved, parsed) = EvalConfig::from_args(&args, Some(base), demo_taskset).unwrap();
+    let (config, resolved, parsed) = EvalConfig::from_args(&args, Some(base), &mut Tasksets(demo_taskset)).unwrap();
     assert_eq!((config.taskset.as_str(), config.num_rollouts, config.max_concurrent), ("alphabet-sort", 4, Some(7)));
     assert_eq!(parsed.switches.get("resume"), Some(&Some("run".to_owned())));
     assert_eq!(differences(&saved, &resolved.dump()), []);
@@ -481,7 +481,7 @@ fn secrets_are_refused_and_never_repeated() {
 fn resolved_configurations_of_verifiers_read_here() {
     for name in ["plain", "limit", "branch", "errors", "timeout"] {
         let path = format!("{}/tests/vectors/verifiers/traces/resolved_config_{name}.json", env!("CARGO_MANIFEST_DIR"));
-        let read = EvalConfig::from_args(&["@".to_owned(), path.clone()], None, demo_taskset);
+        let read = EvalConfig::from_args(&["@".to_owned(), path.clone()], None, &mut Tasksets(demo_taskset));
         let vector: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
         if vector["env"]["agent"]["harness"]["id"] != "null" {
             let faults = read.err().unwrap().to_string();
@@ -521,8 +521,8 @@ fn a_dump_reads_back_as_itself() {
 
 fn reread(dump: &Value) -> (Value, usize) {
     let layer = Layer::from_json("eval.json", &serde_json::to_string_pretty(dump).unwrap()).unwrap();
-    let (_, resolved) =
-        EvalConfig::from_document(Document::new([layer]), demo_taskset).unwrap_or_else(|faults| panic!("{faults}"));
+    let (_, resolved) = EvalConfig::from_document(Document::new([layer]), &mut Tasksets(demo_taskset))
+        .unwrap_or_else(|faults| panic!("{faults}"));
     (resolved.dump(), resolved.warnings.len())
 }
 
@@ -683,7 +683,7 @@ proptest! {
     fn no_words_and_no_text_break_the_readers(
         words in prop::collection::vec("(--?|@)?[a-z.=\\[{\"é -]{0,8}|-n|--client.headers.X|None|-3", 0..6), text in "\\PC{0,40}",
     ) {
-        let _ = EvalConfig::from_args(&words, None, demo_taskset);
+        let _ = EvalConfig::from_args(&words, None, &mut Tasksets(demo_taskset));
         let _ = Layer::from_toml("x.toml", &text);
         let _ = Layer::from_json("x.json", &text);
         let _ = Layer::from_json("x.json", &format!("{{\"a\": {text}"));

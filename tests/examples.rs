@@ -3,7 +3,12 @@
 
 mod program;
 
-use std::{env, fs, path::PathBuf};
+use std::{
+    env, fs,
+    io::{BufRead as _, BufReader},
+    path::PathBuf,
+    process::Stdio,
+};
 
 use program::{Done, Folder};
 
@@ -30,6 +35,32 @@ fn every_example_of_an_evaluation_resolves() {
     }
     assert!(seen > 1, "the examples were not found");
     assert!(!folder.path().join("outputs").exists(), "showing a configuration writes nothing");
+}
+
+/// The served env and the evaluations of it, each by the command that its first lines name.
+#[test]
+fn the_examples_of_env_servers_run() {
+    let folder = Folder::new();
+    let example = |name: &str| format!("{}/examples/env-server/{name}", env!("CARGO_MANIFEST_DIR"));
+    for (name, command) in [("eval.toml", "eval"), ("env.toml", "env-server"), ("elsewhere.toml", "eval")] {
+        let text = fs::read_to_string(example(name)).unwrap();
+        assert!(text.contains(&format!("#   rollhouse {command} @ examples/env-server/{name}\n")), "{name}");
+        folder.run(&[command, "@", &example(name), "--dry-run"]).expect(0);
+    }
+    let mut boxed = folder.command(&["eval", "@", &example("eval.toml"), "-n", "2", "--run.name", "boxed"]);
+    boxed.env("PATH", env::var_os("PATH").unwrap_or_default());
+    Done::of(boxed.output().unwrap()).expect(0).says("8 scored");
+    // At a port of this test's own.
+    let mut serving =
+        folder.command(&["env-server", "@", &example("env.toml"), "--serve.address", "tcp://127.0.0.1:0"]);
+    let mut server = serving.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut address = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut address).unwrap();
+    let words = ["eval", "@", &example("elsewhere.toml"), "-n", "2", "--serve.address", address.trim()];
+    let done = folder.run(&words);
+    server.kill().unwrap();
+    server.wait().unwrap();
+    done.expect(0).says("4 scored");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::{
 };
 
 use rollhouse::{
-    config::{EvalConfig, Section},
+    config::{EvalConfig, Section, Tasksets},
     rubric::judge::read_all,
 };
 use serde_json::{Map, Value};
@@ -135,7 +135,7 @@ fn command_lines_resolve_as_in_verifiers() {
         .collect();
     let theirs = resolve_in_verifiers(&python, folder.path(), &lines);
     for ((line, theirs), (case, accepted)) in lines.iter().zip(&theirs).zip(CASES) {
-        let ours = EvalConfig::from_args(line, None, demo_taskset);
+        let ours = EvalConfig::from_args(line, None, &mut Tasksets(demo_taskset));
         assert_eq!((ours.is_ok(), theirs.is_object()), (*accepted, *accepted), "{case:?}: {:?}", ours.err());
         let Ok((_, resolved, _)) = ours else { continue };
         let mut differences = Vec::new();

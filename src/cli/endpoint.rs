@@ -64,6 +64,7 @@ impl Endpoint {
             Host { pool: Some(pool.clone()), model: config.model.clone(), observer: Some(observer), ..Host::default() };
         secrets.extend(taskset.rubric().bind(&host).map_err(Failure::usage)?);
         secrets.extend(passed_secrets(taskset.as_ref(), &secrets)?);
+        secrets.extend(named_secrets(&config.serve.pass_env));
         pool.check_model(&config.model).await.map_err(Failure::failed)?;
         taskset.rubric().check_judges(simulator.is_none()).await.map_err(Failure::failed)?;
         let label = match simulator {
@@ -71,6 +72,11 @@ impl Endpoint {
             None => pool.endpoints().join(", "),
         };
         Ok((Self { pool, label, simulator, secrets }, tasks))
+    }
+
+    /// The addresses of the engines; that of the simulator where it answers.
+    pub(super) fn base_urls(&self) -> Vec<String> {
+        self.pool.endpoints().iter().map(ToString::to_string).collect()
     }
 
     /// Whether the model is simulated.
@@ -95,22 +101,26 @@ impl Endpoint {
 /// The secrets among the environment variables that a taskset's own functions see, by their names: an error of such a
 /// function may quote them. `keys` are those of the endpoints, which the functions must not see.
 pub(super) fn passed_secrets(taskset: &dyn Taskset, keys: &[Secret]) -> Result<Vec<Secret>, Failure> {
-    let mut secrets = Vec::new();
-    for name in taskset.passed_variables() {
-        let Some(value) = std::env::var(name).ok().map(|value| Secret::new(value.trim().to_owned())) else { continue };
-        if keys.contains(&value) {
+    for (name, variable) in taskset.passed_variables().iter().filter_map(|name| Some((name, value_of(name)?))) {
+        if keys.contains(&variable) {
             let problem = format!(
                 "env.taskset.pass_env: `{name}` holds the key of an endpoint of this run, which the taskset's functions must \
                  not see: leave it out, or give them a key of their own"
             );
             return Err(Failure::usage(anyhow::anyhow!(problem)));
         }
-        let spelled = name.to_uppercase();
-        if SECRET_NAMES.iter().any(|part| spelled.contains(part)) {
-            secrets.push(value);
-        }
     }
-    Ok(secrets)
+    Ok(named_secrets(taskset.passed_variables()).collect())
+}
+
+/// The secrets among the environment variables of these names.
+pub(super) fn named_secrets(names: &[String]) -> impl Iterator<Item = Secret> {
+    let is_secret = |name: &&String| SECRET_NAMES.iter().any(|part| name.to_uppercase().contains(part));
+    names.iter().filter(is_secret).filter_map(|name| value_of(name))
+}
+
+fn value_of(name: &str) -> Option<Secret> {
+    std::env::var(name).ok().map(|value| Secret::new(value.trim().to_owned()))
 }
 
 /// What stands in the name of a variable that holds a secret.

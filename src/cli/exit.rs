@@ -29,6 +29,11 @@ impl Failure {
         Self { status: FAILED, error: error.into() }
     }
 
+    /// Something that the user interrupted.
+    pub(super) fn interrupted(error: impl Into<anyhow::Error>) -> Self {
+        Self { status: INTERRUPTED, error: error.into() }
+    }
+
     /// The status.
     pub(super) fn code(&self) -> ExitCode {
         self.status.into()

@@ -1,6 +1,10 @@
 //! The command line: one file per command; parses, calls one function below, renders its result.
 
+mod crew;
 mod endpoint;
+mod env;
+mod env_block;
+mod env_server;
 mod eval;
 mod exit;
 mod init;
@@ -16,7 +20,7 @@ mod tasksets;
 mod validate;
 mod why;
 
-use std::process::ExitCode;
+use std::{ffi::OsString, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 
@@ -42,10 +46,19 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
         words: Vec<String>,
     },
+    /// Serve an env to verifiers' clients and to rollhouse; `rollhouse env-server --help` lists its flags.
+    #[command(disable_help_flag = true)]
+    EnvServer {
+        /// A taskset, flags, and `@ file` for configuration files.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
+        words: Vec<String>,
+    },
     /// Make a new taskset that works, to be changed.
     Init(init::InitArgs),
     /// List, describe and print tasksets.
     Tasksets(tasksets::TasksetsArgs),
+    /// Find, describe and install environments of verifiers, which are Python packages.
+    Env(env::EnvArgs),
     /// Prove a taskset without a model: its rows, its reference answers, its rewards.
     Validate(validate::ValidateArgs),
     /// Score the rollouts of a finished run anew, without asking their model.
@@ -54,6 +67,12 @@ enum Command {
     Why(why::WhyArgs),
     /// Serve a simulated model behind an OpenAI-compatible endpoint.
     Sim(sim::SimArgs),
+    /// Take the last steps into a sandbox.
+    #[command(hide = true)]
+    Box {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<OsString>,
+    },
 }
 
 /// Runs the program with the arguments of the process.
@@ -89,16 +108,21 @@ pub fn main_with(own: &[Shipped]) -> ExitCode {
     };
     let done = match arguments.command {
         Command::Eval { words } => eval::run(&words),
+        Command::EnvServer { words } => env_server::run(&words),
         Command::Tasksets(arguments) => block_on(async {
             let mut text = Vec::new();
             tasksets::run(arguments, &mut text).await?;
             output::print(text)
         }),
+        Command::Env(arguments) => env::run(arguments),
         Command::Init(arguments) => init::run(arguments),
         Command::Validate(arguments) => validate::run(arguments),
         Command::Replay(arguments) => replay::run(arguments),
         Command::Why(arguments) => why::run(arguments),
         Command::Sim(arguments) => sim::run(arguments),
+        Command::Box { words } => {
+            crate::runtime::enter(&words).map_or_else(|error| Err(exit::Failure::failed(error)), |never| match never {})
+        }
     };
     done.unwrap_or_else(|failure| {
         output::note(&format!("error: {}", failure.message()));

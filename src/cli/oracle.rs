@@ -70,20 +70,31 @@ impl Player {
     }
 
     fn meet(&self, task: &Task) {
-        let opening = openings(&task.data.opening()).pop().unwrap_or_default();
+        let messages = task.data.opening();
+        let opening = openings(&messages).pop().unwrap_or_default();
         let mut register = self.register();
         if register.tasks.len() >= register.sweep_at.max(FIRST_SWEEP) {
             register.tasks.retain(|_, task| task.strong_count() > 0);
             register.sweep_at = 2 * register.tasks.len();
         }
+        let asked = without_system(&messages);
+        if !asked.is_empty() && asked.len() < messages.len() {
+            // One of the same question with no system prompt is nearer.
+            let asked = openings(asked).pop().unwrap_or_default();
+            if register.tasks.get(&asked).is_none_or(|known| known.strong_count() == 0) {
+                register.tasks.insert(asked, Arc::downgrade(task));
+            }
+        }
         register.tasks.insert(opening, Arc::downgrade(task));
     }
 
-    /// The task whose opening is the longest beginning of a conversation.
+    /// The task whose opening is the longest beginning of a conversation; harnesses put system prompts of their own before
+    /// it, or in place of the task's.
     fn task_of(&self, conversation: &[Message]) -> Option<Task> {
-        let openings = openings(conversation);
         let register = self.register();
-        openings.iter().rev().find_map(|opening| register.tasks.get(opening)?.upgrade())
+        let find =
+            |openings: Vec<Opening>| openings.iter().rev().find_map(|opening| register.tasks.get(opening)?.upgrade());
+        find(openings(conversation)).or_else(|| find(openings(without_system(conversation))))
     }
 
     async fn play(&self, conversation: &[Message]) -> Option<String> {
@@ -101,6 +112,12 @@ impl Player {
         // The register is whole whenever the lock is free.
         self.register.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A conversation from its first message on that is no system prompt.
+fn without_system(conversation: &[Message]) -> &[Message] {
+    let first = conversation.iter().position(|message| !matches!(message, Message::System(_)));
+    &conversation[first.unwrap_or(conversation.len())..]
 }
 
 /// The digest of each beginning of a conversation, from the empty one to the whole.
@@ -141,5 +158,57 @@ impl Oracle for Players {
 
     fn spoiled(&self, answer: &str, below: &dyn Fn(usize) -> usize) -> Option<String> {
         corrupted(answer, below)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::stream;
+
+    use super::*;
+    use crate::{
+        rubric::Rubric,
+        trace::{Prompt, TaskData},
+    };
+
+    #[derive(Default)]
+    struct Nothing(Rubric);
+
+    impl Taskset for Nothing {
+        fn tasks(&self) -> TaskStream {
+            stream::empty().boxed()
+        }
+
+        fn size(&self) -> TasksetSize {
+            TasksetSize::Finite(0)
+        }
+
+        fn rubric(&self) -> &Rubric {
+            &self.0
+        }
+    }
+
+    #[test]
+    fn a_task_is_known_below_the_system_prompt_of_a_harness() {
+        let task = |idx, system: Option<&str>| {
+            let prompt = Some(Prompt::Text("What is 1 + 1?".to_owned()));
+            let system_prompt = system.map(str::to_owned);
+            Task::new(TraceTask::new("T", TaskData { idx: Some(idx), prompt, system_prompt, ..TaskData::default() }))
+        };
+        let tasks = [task(0, Some("Be brief.")), task(1, None), task(2, Some("Be long."))];
+        let player = Player::new(Arc::new(Nothing::default()));
+        tasks.iter().for_each(|task| player.meet(task));
+        let known = |system: &[&str], question: &str| {
+            let mut conversation: Vec<Message> = system.iter().map(|text| Message::system(*text)).collect();
+            conversation.push(Message::user(question));
+            player.task_of(&conversation).and_then(|task| task.data.idx)
+        };
+        let question = "What is 1 + 1?";
+        assert_eq!(known(&["Be brief."], question), Some(0));
+        assert_eq!(known(&["Be long."], question), Some(2));
+        assert_eq!(known(&[], question), Some(1));
+        assert_eq!(known(&["You are a coding agent."], question), Some(1));
+        assert_eq!(known(&["You are a coding agent.", "Be brief."], question), Some(1));
+        assert_eq!(known(&["Be brief."], "Another question"), None);
     }
 }

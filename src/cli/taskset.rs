@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
-use super::{exit::Failure, package};
+use super::{env::not_ours, exit::Failure, package};
 use crate::{
     config::{Document, Layer, Reader, Resolved, Section, nearest},
     rubric::judge::{JudgeSpec, read_all},
@@ -43,7 +43,7 @@ pub(super) fn open_taskset(id: &str, block: &mut Section<'_>) -> Option<Result<A
             Some(judged)
         }
         Err(error) => {
-            block.fault("id", error.to_string());
+            block.fault("id", not_ours(error, id).to_string());
             block.accept_rest();
             None
         }

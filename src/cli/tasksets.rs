@@ -8,7 +8,12 @@ use std::{
 use clap::{Args, Subcommand};
 use futures::TryStreamExt;
 
-use super::{exit::Failure, package::find, taskset::open};
+use super::{
+    env::{not_ours, or_package},
+    exit::Failure,
+    package::find,
+    taskset::open,
+};
 use crate::{
     config::{Select, flag_help},
     rubric::declared,
@@ -74,14 +79,14 @@ pub(super) async fn run(args: TasksetsArgs, out: &mut (dyn Write + Send)) -> Res
             list(&folder, out).map_err(Failure::failed)
         }
         TasksetsCommand::Describe { id } => {
-            let found = find(&id).map_err(Failure::usage)?;
+            let found = find(&id).map_err(|error| Failure::usage(not_ours(error, &id)))?;
             out.write_all(found.card.as_bytes()).map_err(Failure::failed)?;
             // A card of one that ships says it all.
             if found.folder.is_some() { describe(&found, out) } else { Ok(()) }
         }
         TasksetsCommand::Scorers => out.write_all(declared::catalogue_text().as_bytes()).map_err(Failure::failed),
         TasksetsCommand::Show { id, count, skip, arguments, json } => {
-            let found = find(&id).map_err(Failure::usage)?;
+            let found = or_package(find(&id), &id).map_err(Failure::usage)?;
             let (size, tasks) =
                 read(&found, &arguments, Select { skip, limit: Some(count), ..Select::default() }).await?;
             let shown = if json { write_json(&tasks, out) } else { write_tasks(&found, size, &tasks, out) };

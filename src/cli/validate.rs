@@ -7,6 +7,7 @@ use std::{
 };
 
 use super::{
+    env::not_ours,
     exit::{self, Failure},
     judges::JudgeArgs,
     output,
@@ -49,7 +50,7 @@ pub(super) struct ValidateArgs {
 /// # Errors
 /// An unknown taskset or a faulty configuration.
 pub(super) fn run(args: ValidateArgs) -> Result<ExitCode, Failure> {
-    let found = find(&args.id).map_err(Failure::usage)?;
+    let found = find(&args.id).map_err(|error| Failure::usage(not_ours(error, &args.id)))?;
     let layer = Layer::from_json("--env-args", &args.arguments).map_err(Failure::usage)?;
     check_config(&found, &layer)?;
     let open = || taskset::read(&found, &layer).0;

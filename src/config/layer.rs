@@ -94,6 +94,29 @@ impl Layer {
         self
     }
 
+    /// Where the layer is the block of an env alone, which has a `taskset` of its own or names one with `id`, its keys beside
+    /// `serve` stand below `env`.
+    #[must_use]
+    pub(super) fn env_in_place(mut self) -> Self {
+        let Content::Table(table) = &mut self.root.content else { return self };
+        let bare = |key: &str| table.contains_key(key) && !table.contains_key("env");
+        let (has_taskset, has_id) = (bare("taskset"), bare("id"));
+        if !has_taskset && !has_id {
+            return self;
+        }
+        let serve = table.shift_remove("serve");
+        if let Some(id) = table.shift_remove("id").filter(|_| !has_taskset) {
+            // As older files have it: the env is called as its taskset.
+            let taskset = Content::Table(Table::from_iter([("id".to_owned(), id.clone())]));
+            table.insert("taskset".to_owned(), Node::new(id.key_at, taskset));
+        }
+        let mut layer = self.under("env");
+        if let (Content::Table(table), Some(serve)) = (&mut layer.root.content, serve) {
+            table.insert("serve".to_owned(), serve);
+        }
+        layer
+    }
+
     /// Lays another layer on this one: tables merge, everything else is replaced.
     #[must_use]
     pub fn merge(mut self, over: Self) -> Self {
@@ -117,6 +140,21 @@ impl Document {
             root.merge(layer.root);
         }
         Self { root }
+    }
+
+    /// Only what stands at these dotted keys.
+    pub(super) fn keep(&self, dotted: &[&str]) -> Self {
+        let mut kept = Self::default();
+        for path in dotted {
+            let found = path.split('.').try_fold(&self.root, |node, key| match &node.content {
+                Content::Table(table) => table.get(key),
+                _ => None,
+            });
+            if let Some(node) = found {
+                kept.root.merge(Layer { root: node.clone() }.under(path).root);
+            }
+        }
+        kept
     }
 }
 

@@ -18,9 +18,9 @@ mod show;
 mod value;
 
 pub use eval::{
-    AgentConfig, ClientConfig, DEFAULT_API_KEY_VAR, Difference, EVAL_ALIASES, EvalConfig, Limits, RetryRule,
-    RetryRules, Select, StageDeadlines, StatusMatch, TaskFilter, differences, read_endpoint, read_sampling,
-    taskset_label,
+    AgentConfig, ClientConfig, DEFAULT_API_KEY_VAR, Difference, EVAL_ALIASES, EnvReader, EvalConfig, Limits, RetryRule,
+    RetryRules, SIMULATED_MODEL, Select, ServeConfig, ServeRuntime, StageDeadlines, StatusMatch, TaskFilter, Tasksets,
+    Workers, differences, read_endpoint, read_sampling, taskset_label,
 };
 pub use fault::{Fault, Faults, Origin};
 pub use flags::{Parsed, parse_args};

@@ -68,6 +68,29 @@ impl Node {
         }
     }
 
+    /// The plain value as a reader takes it that does not know its types: several words are a list.
+    pub(crate) fn to_whole(&self) -> Value {
+        match &self.content {
+            Content::Table(table) => {
+                Value::Object(table.iter().map(|(key, node)| (key.clone(), node.to_whole())).collect::<Map<_, _>>())
+            }
+            Content::Words(words) => {
+                // "None" unsets what stands before it; "null" may be a name, as that of a harness is.
+                let from = words.iter().rposition(|word| word.text == "None").map_or(0, |none| none + 1);
+                let value = |word: &Word| match &word.value {
+                    Value::Null => Value::String(word.text.clone()),
+                    value => value.clone(),
+                };
+                match &words[from..] {
+                    [] => Value::Null,
+                    [word] => value(word),
+                    several => several.iter().map(value).collect(),
+                }
+            }
+            Content::Scalar(_) | Content::List(_) => self.to_value(),
+        }
+    }
+
     pub(crate) fn is_null(&self) -> bool {
         match &self.content {
             Content::Scalar(value) => value.is_null(),

@@ -209,16 +209,7 @@ impl<'a> Section<'a> {
     /// Any value, checked by the caller with `fault`; the default when absent. Several words of a flag are a list.
     pub fn value(&mut self, key: &str, default: Value, allowed: &str) -> Value {
         let value = match self.node(key) {
-            Some(Node { content: Content::Words(words), .. }) => {
-                // "None" unsets what stands before it.
-                let from = words.iter().rposition(|word| word.value.is_null()).map_or(0, |null| null + 1);
-                match &words[from..] {
-                    [] => Value::Null,
-                    [word] => word.value.clone(),
-                    several => several.iter().map(|word| word.value.clone()).collect(),
-                }
-            }
-            Some(node) => node.to_value(),
+            Some(node) => node.to_whole(),
             None => default.clone(),
         };
         let (path, at) = (self.dotted(key), self.origin(key));
@@ -249,6 +240,124 @@ impl<'a> Section<'a> {
             self.record.keep(&self.dotted(key), &steps, key, Shape::Any, allowed, "", Value::Null, value.clone(), at);
         }
         unread.into_iter().collect()
+    }
+
+    /// The text at a path below this block, if it is one; nothing is marked as known.
+    #[must_use]
+    pub fn text_at(&self, path: &[&str]) -> Option<String> {
+        let (last, parents) = path.split_last()?;
+        let mut table = self.table?;
+        for key in parents {
+            let Content::Table(inner) = &table.get(*key)?.content else { return None };
+            table = inner;
+        }
+        table.get(*last)?.to_value().as_str().map(str::to_owned)
+    }
+
+    /// This whole block as it is, for a reader of another house: nulls stay, and several words of a flag are a list.
+    pub fn whole(&mut self) -> Map<String, Value> {
+        if let Some((_, parents)) = self.steps.clone().split_last() {
+            let last = self.path.rsplit('.').next().unwrap_or_default();
+            let empty = Value::Object(Map::new());
+            let (allowed, doc) = ("any key".to_owned(), std::mem::take(&mut self.doc));
+            let at = Origin::Default;
+            self.record.keep(&self.path, parents, last, Shape::Open, allowed, doc, empty.clone(), empty, at);
+            self.record.hide(&self.path);
+        }
+        self.accept_rest();
+        self.table.into_iter().flatten().map(|(key, node)| (key.clone(), node.to_whole())).collect()
+    }
+
+    /// Shows what a whole block came to, key by key; tables without keys are shown as they are.
+    pub fn resolve_whole(&mut self, value: &Value) {
+        let steps = self.steps.clone();
+        self.resolve_below(value, &mut Vec::new(), &steps);
+    }
+
+    fn resolve_below(&mut self, value: &Value, below: &mut Vec<String>, steps: &[Step]) {
+        if let Value::Object(map) = value
+            && !map.is_empty()
+        {
+            for (key, value) in map {
+                below.push(key.clone());
+                self.resolve_below(value, below, steps);
+                below.pop();
+            }
+            return;
+        }
+        let Some((last, parents)) = below.split_last() else { return };
+        let path = below.iter().fold(self.path.clone(), |path, key| joined(&path, key));
+        let mut steps = steps.to_vec();
+        steps.extend(parents.iter().cloned().map(Step::Key));
+        let shape = match value {
+            Value::Bool(_) => Shape::Bool,
+            Value::Array(_) => Shape::List,
+            Value::Object(_) => Shape::Open,
+            Value::Null => Shape::Any,
+            Value::Number(_) | Value::String(_) => Shape::One,
+        };
+        let keys: Vec<&str> = below.iter().map(String::as_str).collect();
+        // A place that a table was merged into says nothing of the keys that were not given.
+        let at = self.exact(&keys).map_or(Origin::Default, |node| node.at.clone());
+        let (allowed, default) = ("anything".to_owned(), Value::Null);
+        self.record.keep(&path, &steps, last, shape, allowed, "", default, value.clone(), at);
+    }
+
+    /// Records a fault at a path below this block, whose steps are keys and positions of lists; where nothing stands, at the
+    /// nearest block above.
+    pub fn fault_within(&mut self, path: &[String], problem: impl Into<String>) {
+        let mut at = self.at.clone();
+        let mut table = self.table;
+        let mut list: Option<&[Node]> = None;
+        let mut dotted = self.path.clone();
+        for step in path {
+            let position = step.parse::<usize>().ok().filter(|_| list.is_some());
+            dotted = match position {
+                Some(position) => format!("{dotted}[{position}]"),
+                None => joined(&dotted, step),
+            };
+            let found = match (position, list, table) {
+                (Some(position), Some(items), _) => items.get(position),
+                (_, _, Some(table)) => table.get(step),
+                _ => None,
+            };
+            (table, list) = (None, None);
+            if let Some(node) = found {
+                at = node.at.clone();
+                match &node.content {
+                    Content::Table(inner) => table = Some(inner),
+                    Content::List(items) => list = Some(items),
+                    Content::Scalar(_) | Content::Words(_) => {}
+                }
+            }
+        }
+        self.record.faults.push(Fault::new(at, dotted, problem));
+    }
+
+    /// What was typed for a flag at a path below this block, where that was read as something else than a text.
+    #[must_use]
+    pub fn typed_at(&self, path: &[String]) -> Option<String> {
+        let keys: Vec<&str> = path.iter().map(String::as_str).collect();
+        let Content::Words(words) = &self.exact(&keys)?.content else { return None };
+        words.last().filter(|word| !word.value.is_string()).map(|word| word.text.clone())
+    }
+
+    /// Names a key below this block, as dotted, that another house reads: for `--help`.
+    pub fn foresee(&mut self, dotted: &str, allowed: String, default: Value) {
+        let path = format!("{}.{dotted}", self.path);
+        let (parents, last) = dotted.rsplit_once('.').map_or(("", dotted), |(parents, last)| (parents, last));
+        let mut steps = self.steps.clone();
+        steps.extend(parents.split('.').filter(|key| !key.is_empty()).map(|key| Step::Key(key.to_owned())));
+        let at = Origin::Default;
+        self.record.keep(&path, &steps, last, Shape::Any, allowed, "", default.clone(), default, at);
+    }
+
+    fn exact(&self, keys: &[&str]) -> Option<&'a Node> {
+        let (first, rest) = keys.split_first()?;
+        rest.iter().try_fold(self.node(first)?, |node, key| match &node.content {
+            Content::Table(table) => table.get(*key),
+            _ => None,
+        })
     }
 
     /// A list of blocks; `read` is called for each of them in order.

@@ -24,6 +24,7 @@ pub(super) fn count(event: &Event) {
             gauge!(metric::EPISODES_IN_FLIGHT).decrement(1.0);
             histogram!(metric::EPISODE_SECONDS).record(*seconds);
         }
+        Event::Workers { ready, .. } => gauge!(metric::WORKERS).set(*ready as f64),
         Event::RunStarted { .. } | Event::Stopping { .. } | Event::RunFinished => {}
     }
 }

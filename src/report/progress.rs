@@ -216,6 +216,8 @@ struct Tally {
     planned: Option<u64>,
     resumed: u64,
     in_flight: u64,
+    /// How the workers are, where there are any.
+    workers: Option<String>,
     scored: u64,
     reward: f64,
     failures: BTreeMap<FaultClass, u64>,
@@ -235,6 +237,7 @@ impl Tally {
             planned: None,
             resumed: 0,
             in_flight: 0,
+            workers: None,
             scored: 0,
             reward: 0.0,
             failures: BTreeMap::new(),
@@ -277,6 +280,12 @@ impl Tally {
                     self.last_failure = Some(excerpt(message, CAUSE_LENGTH));
                 }
             }
+            Event::Workers { ready, all, lost, redone } => {
+                let ready = if ready == all { count(*ready as u64) } else { format!("{ready}/{all}") };
+                let lost = if *lost == 0 { String::new() } else { format!(" ({lost} lost, {redone} runs redone)") };
+                let plural = if *all == 1 { "" } else { "s" };
+                self.workers = Some(format!("{ready} worker{plural}{lost}"));
+            }
             Event::Stopping { .. } | Event::RunFinished => {}
         }
     }
@@ -313,6 +322,7 @@ impl Tally {
         if self.in_flight > 0 {
             parts.push(format!("{} in flight", self.in_flight));
         }
+        parts.extend(self.workers.clone());
         // Before what a narrow terminal may cut off.
         self.waiting.retain(|until| *until > now);
         if let (Some(cause), Some(next)) = (&self.last_retry, self.waiting.iter().min()) {
@@ -469,6 +479,9 @@ mod tests {
 
         let mut tally = Tally::new(Instant::now());
         tally.add(&started(None, 0), Instant::now());
+        tally.add(&Event::Workers { ready: 1, all: 2, lost: 1, redone: 3 }, Instant::now());
+        assert_eq!(tally.line(Instant::now()), "0 done · 1/2 workers (1 lost, 3 runs redone) · 0.0s");
+        tally.workers = None;
         tally.add(&finished(Outcome::Scored(1.0), None), Instant::now());
         assert_eq!(tally.line(Instant::now()), "1 done · reward 1.000 · 0.0s");
     }

@@ -2,6 +2,7 @@
 
 mod identity;
 mod request;
+mod served;
 
 use std::{collections::BTreeMap, path::Path, pin::Pin, process::ExitCode, sync::Arc, time::Duration};
 
@@ -12,6 +13,7 @@ use tokio::sync::mpsc;
 use self::{
     identity::{Identity, check_same_run},
     request::{Asked, Request},
+    served::Served,
 };
 use super::{
     endpoint::Endpoint,
@@ -21,12 +23,15 @@ use super::{
 };
 use crate::{
     agent::{Agent, seat},
+    config::{EvalConfig, RetryRules},
+    envs::{self, Env, Episodes, Scoring},
     eval::{Ended, Launch, RunEnd, Stops},
     harness::Null,
     report::{self, Progress},
     store::{Event, Opening, RunDir, RunState, STATE_VERSION},
-    taskset::TaskStream,
+    taskset::{TaskStream, Taskset},
     tasksets, telemetry,
+    trace::{EnvInfo, Fault, FaultClass, RunInfo},
 };
 
 /// Events waiting for the display; a full queue holds the run back for the moment it takes to draw.
@@ -56,7 +61,7 @@ pub(super) fn run(words: &[String]) -> Result<ExitCode, Failure> {
 }
 
 async fn evaluate(request: Request) -> Result<ExitCode, Failure> {
-    let Request { config, mut resolved, taskset, tasks, files, resume, opening, json } = request;
+    let Request { config, mut resolved, taskset, python, tasks, files, resume, opening, json } = request;
     let tasks = first_read(tasks).await?;
     let (events, received) = mpsc::channel::<Event>(EVENTS);
     let (endpoint, tasks) = Endpoint::open(&config, &taskset, tasks, events.clone()).await?;
@@ -81,8 +86,8 @@ async fn evaluate(request: Request) -> Result<ExitCode, Failure> {
     let redactor = endpoint.redactor();
     telemetry::start_logging(Box::new(log), config.verbose, filter.as_deref(), redactor.clone())
         .map_err(Failure::failed)?;
-    let files_now = resolved.key("env.taskset.id").and_then(|key| key.value.as_str()).map(tasksets::fingerprint);
-    let files_now = files_now.unwrap_or_default();
+    let id = dump.pointer("/env/taskset/id").and_then(Value::as_str).filter(|_| python.is_none());
+    let files_now = id.map(tasksets::fingerprint).unwrap_or_default();
     let state = match run_dir.load_state().map_err(Failure::failed)? {
         Some(state) if opening == Opening::Resume => state,
         _ => RunState {
@@ -101,6 +106,94 @@ async fn evaluate(request: Request) -> Result<ExitCode, Failure> {
     };
     tell_changes(&state, &files_now);
 
+    let stops = Stops::default();
+    let signals = Signals::listen(stops.clone()).map_err(Failure::failed)?;
+    let asked = served::Asked {
+        config: &config,
+        resolved: &resolved,
+        dump: &dump,
+        taskset: &taskset,
+        python: python.as_ref(),
+        endpoint: &endpoint,
+        logs: &run_dir.logs_of(attempt),
+        redactor: &redactor,
+        events: &events,
+    };
+    let served = if asked.is_served() {
+        tokio::select! {
+            served = asked.serve() => Some(served?),
+            () = stops.stop.cancelled() => return Ok(exit::INTERRUPTED.into()),
+        }
+    } else {
+        None
+    };
+    let env = match &served {
+        Some(served) => Arc::clone(&served.env),
+        None => in_process(&config, &dump, &taskset, &endpoint, &events)?,
+    };
+    // What is served is retried and bounded by whoever serves it.
+    let here = served.is_none();
+    let retries = if here { config.retries.clone() } else { RetryRules::default() };
+    let episodes = Episodes {
+        scoring: Scoring {
+            taskset: Arc::clone(&taskset),
+            deadline: config.agent.deadlines.scoring,
+            retries: [config.agent.retries.clone(), config.retries.clone()],
+        },
+        env,
+        info: EnvInfo { id: state.taskset.clone(), name: None },
+        run: Some(RunInfo::Eval { id: state.id.clone(), name: Some(state.name.clone()) }),
+        deadline: config.episode_deadline.filter(|_| here),
+        retries,
+        watch: None,
+    };
+    let directory = run_dir.path().to_owned();
+    let launch = Launch {
+        title: format!("{} with {} at {}", config.taskset, config.model, endpoint.label),
+        run_dir,
+        state,
+        tasks,
+        select: config.select.clone(),
+        episodes,
+        max_concurrent: config.max_concurrent.unwrap_or(usize::MAX),
+        max_error_rate: config.max_error_rate,
+        redactor,
+        attempt,
+    };
+    let display = tokio::spawn(Progress::new().follow(received));
+    let run = async {
+        let watch = telemetry::DelayWatch::start();
+        let (ended, given_up) = until_given_up(launch.run(events, stops.clone()), served.as_ref(), &stops).await;
+        tell(&watch.delays());
+        drop(watch);
+        signals.run_is_over();
+        if let Some(served) = served {
+            served.close().await;
+        }
+        endpoint.close().await;
+        // Someone may have stopped reading; the results are for others too.
+        let _ = tokio::time::timeout(LAST_FRAME, display).await;
+        let mut ended = ended.map_err(Failure::failed)?;
+        if let Some(reason) = given_up {
+            ended.early = Some(RunEnd::Hopeless(Fault::new(FaultClass::Infrastructure, reason)));
+        }
+        // Off this thread, which must hear a signal while a terminal takes no output.
+        tokio::task::spawn_blocking(move || conclude(&ended, &directory, json)).await.map_err(Failure::failed)?
+    };
+    tokio::select! {
+        concluded = run => concluded,
+        () = signals.leave() => Ok(exit::INTERRUPTED.into()),
+    }
+}
+
+/// The env in this process, over the run's endpoint.
+fn in_process(
+    config: &EvalConfig,
+    dump: &Value,
+    taskset: &Arc<dyn Taskset>,
+    endpoint: &Endpoint,
+    events: &mpsc::Sender<Event>,
+) -> Result<Arc<dyn Env>, Failure> {
     let block = |path: &str| dump.pointer(path).cloned().unwrap_or(Value::Null);
     // What the seat gives for itself stands over what the run gives.
     let client = Some(block("/env/agent/client")).filter(Value::is_object).unwrap_or_else(|| block("/client"));
@@ -119,42 +212,30 @@ async fn evaluate(request: Request) -> Result<ExitCode, Failure> {
         retries: config.agent.retries.clone(),
         info: seat(&block("/env/agent"), &config.model, &client, &sampling).map_err(Failure::failed)?,
         events: events.clone(),
+        watch: None,
     };
-    let directory = run_dir.path().to_owned();
-    let launch = Launch {
-        title: format!("{} with {} at {}", config.taskset, config.model, endpoint.label),
-        run_dir,
-        state,
-        tasks,
-        taskset,
-        select: config.select.clone(),
-        agent: Arc::new(agent),
-        episode_deadline: config.episode_deadline,
-        retries: config.retries.clone(),
-        max_concurrent: config.max_concurrent.unwrap_or(usize::MAX),
-        max_error_rate: config.max_error_rate,
-        redactor,
-        attempt,
+    Ok(envs::for_taskset(Arc::clone(taskset), Arc::new(agent)))
+}
+
+/// Runs a launch; workers that are given up meanwhile stop it, and say why.
+async fn until_given_up<T>(
+    run: impl Future<Output = T>,
+    served: Option<&Served>,
+    stops: &Stops,
+) -> (T, Option<String>) {
+    let failed = async {
+        match served {
+            Some(served) => served.failed().await,
+            None => std::future::pending().await,
+        }
     };
-    let stops = Stops::default();
-    let signals = Signals::listen(stops.clone()).map_err(Failure::failed)?;
-    let display = tokio::spawn(Progress::new().follow(received));
-    let run = async {
-        let watch = telemetry::DelayWatch::start();
-        let ended = launch.run(events, stops).await;
-        tell(&watch.delays());
-        drop(watch);
-        signals.run_is_over();
-        endpoint.close().await;
-        // Someone may have stopped reading; the results are for others too.
-        let _ = tokio::time::timeout(LAST_FRAME, display).await;
-        let ended = ended.map_err(Failure::failed)?;
-        // Off this thread, which must hear a signal while a terminal takes no output.
-        tokio::task::spawn_blocking(move || conclude(&ended, &directory, json)).await.map_err(Failure::failed)?
-    };
+    tokio::pin!(run, failed);
     tokio::select! {
-        concluded = run => concluded,
-        () = signals.leave() => Ok(exit::INTERRUPTED.into()),
+        ended = &mut run => (ended, None),
+        reason = &mut failed => {
+            stops.stop.cancel();
+            (run.await, Some(reason))
+        }
     }
 }
 

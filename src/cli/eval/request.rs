@@ -8,14 +8,15 @@ use std::{
 
 use crate::{
     cli::{
+        env_block::{EnvBlocks, Opened},
         exit::Failure,
         output,
-        taskset::{instructed, open_taskset, weighed},
+        taskset::{instructed, weighed},
     },
-    config::{EVAL_ALIASES, EvalConfig, Layer, Resolved, Section, flag_help, parse_args},
+    config::{EVAL_ALIASES, EvalConfig, Layer, Parsed, Resolved, flag_help, parse_args},
     report,
     store::{Opening, RunState, resolved_config_of, state_of, traces_of},
-    taskset::{TaskStream, Taskset, select},
+    taskset::{TaskStream, Taskset, select, verifiers::Environment},
 };
 
 /// Where runs are looked for by name, unless the words say otherwise.
@@ -34,6 +35,7 @@ pub(super) struct Request {
     pub(super) config: EvalConfig,
     pub(super) resolved: Resolved,
     pub(super) taskset: Arc<dyn Taskset>,
+    pub(super) python: Option<Arc<Environment>>,
     pub(super) tasks: TaskStream,
     pub(super) files: Vec<PathBuf>,
     pub(super) resume: Option<PathBuf>,
@@ -43,13 +45,12 @@ pub(super) struct Request {
 
 /// Reads the words after `eval`.
 pub(super) fn read(words: &[String]) -> Result<Asked, Failure> {
-    let asked = parse_args(words, &EvalConfig::grammar("", |_, _| {})).map_err(Failure::usage)?;
-    let switches = asked.switches;
+    let asked = parse_args(words, &EvalConfig::grammar("", &mut EnvBlocks::default())).map_err(Failure::usage)?;
+    let switches = asked.switches.clone();
     let given = |switch: &str| switches.contains_key(switch);
-    let mut opened = None;
-    let mut open = |id: &str, block: &mut Section<'_>| opened = open_taskset(id, block);
+    let mut blocks = EnvBlocks::default();
     if given("help") {
-        return Ok(Asked::Text(help(asked.positional.first().map_or("", String::as_str))));
+        return Ok(Asked::Text(help(&asked)));
     }
     let folder = asked.layers.iter().rev().find_map(|layer| layer.to_value()["output_dir"].as_str().map(PathBuf::from));
     let outputs = folder.unwrap_or_else(|| PathBuf::from(OUTPUTS));
@@ -62,12 +63,8 @@ pub(super) fn read(words: &[String]) -> Result<Asked, Failure> {
         return Err(Failure::usage(anyhow::anyhow!("name the run to go on with: `--resume RUN_DIR`")));
     }
     let base = resume.as_deref().map(saved_config).transpose()?;
-    let (config, resolved, parsed) = EvalConfig::from_args(words, base, &mut open).map_err(Failure::usage)?;
-    let taskset = match opened {
-        Some(Ok(taskset)) => taskset,
-        Some(Err(error)) => return Err(Failure::usage(error)),
-        None => return Err(Failure::usage(anyhow::anyhow!("no taskset given"))),
-    };
+    let (config, resolved, parsed) = EvalConfig::from_args(words, base, &mut blocks).map_err(Failure::usage)?;
+    let Opened { taskset, python } = blocks.into_opened()?;
     let taskset = weighed(taskset, &config.weights)?;
     let taskset = match &config.system_prompt {
         Some(file) => instructed(taskset, file)?,
@@ -90,7 +87,17 @@ pub(super) fn read(words: &[String]) -> Result<Asked, Failure> {
         (None, false, false) => Opening::Fresh,
     };
     let files = parsed.files;
-    Ok(Asked::Run(Box::new(Request { config, resolved, taskset, tasks, files, resume, opening, json: given("json") })))
+    Ok(Asked::Run(Box::new(Request {
+        config,
+        resolved,
+        taskset,
+        python,
+        tasks,
+        files,
+        resume,
+        opening,
+        json: given("json"),
+    })))
 }
 
 /// The directory of a run, which may be given by its name below the output folder, as for `rollhouse why`.
@@ -125,8 +132,8 @@ pub(super) fn saved_config(directory: &Path) -> Result<Layer, Failure> {
 }
 
 /// The help of the command, with the keys of a taskset if one is named.
-fn help(id: &str) -> String {
-    let keys = EvalConfig::keys(id, |id, block| drop(open_taskset(id, block)));
+fn help(asked: &Parsed) -> String {
+    let keys = EvalConfig::keys_of(asked, &mut EnvBlocks::describing());
     let mut text = String::from(
         "Run a taskset against a model and score it.\n\n\
          Usage: rollhouse eval TASKSET [FLAGS] [@ FILE]...\n       rollhouse eval --resume RUN_DIR\n\n\

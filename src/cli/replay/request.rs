@@ -16,7 +16,7 @@ use crate::{
         output,
         taskset::{instructed, open_taskset, weighed},
     },
-    config::{Document, EvalConfig, Layer},
+    config::{Document, EvalConfig, Layer, Tasksets},
     report,
     store::{Opening, RunDir, RunState, STATE_VERSION, SourceRun, saved_config_of, state_of, traces_of},
     taskset::Taskset,
@@ -81,7 +81,8 @@ pub(super) fn read(args: &ReplayArgs) -> Result<Request, Failure> {
     let mut opened = None;
     let document = Document::new([Layer::from_value(&base), over]);
     let (asked, resolved) =
-        EvalConfig::from_document(document, |id, block| opened = open_taskset(id, block)).map_err(Failure::usage)?;
+        EvalConfig::from_document(document, &mut Tasksets(|id, block| opened = open_taskset(id, block)))
+            .map_err(Failure::usage)?;
     let mut taskset = match opened {
         Some(Ok(taskset)) => weighed(taskset, &asked.weights)?,
         Some(Err(error)) => return Err(Failure::usage(error)),
@@ -165,7 +166,7 @@ fn stored_block(saved: &Value, source: &Path) -> Result<Value, Failure> {
 /// and says something is told.
 fn fit(block: &mut Map<String, Value>) {
     let id = block.get("id").and_then(Value::as_str).unwrap_or_default().to_owned();
-    let keys = EvalConfig::keys(&id, |id, block| drop(open_taskset(id, block)));
+    let keys = EvalConfig::keys(&id, &mut Tasksets(|id, block| drop(open_taskset(id, block))));
     let known: BTreeSet<String> = keys.iter().map(|key| key.path.clone()).collect();
     let mut left_out = Vec::new();
     block.shift_remove("task").filter(says_something).inspect(|_| left_out.push("task".to_owned()));

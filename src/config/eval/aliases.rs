@@ -28,6 +28,7 @@ pub const EVAL_ALIASES: &[Alias] = &[
     key(None, &["shuffle"], "select.shuffle", "Shuffle the tasks"),
     key(None, &["shuffle-seed", "seed"], "select.seed", "Seed of the shuffle"),
     key(None, &["max-turns"], "env.agent.max_turns", "Model turns of one rollout"),
+    key(None, &["python"], "serve.python", "Interpreter of a Python environment"),
     switch(Some('S'), &["sampling-args"], Target::BlockLast("sampling"), "Sampling fields as JSON; over -t and -T"),
     switch(Some('a'), &["env-args"], Target::Block("env.taskset"), "Fields of the taskset as JSON"),
     switch(Some('s'), &["save-results"], Target::Switch("save"), "Accepted; results are always saved"),

@@ -191,7 +191,8 @@ fn check_headers(block: &mut Section<'_>, key: &str, headers: &BTreeMap<String, 
     }
 }
 
-fn is_variable(name: &str) -> bool {
+/// Whether this may be the name of an environment variable.
+pub(super) fn is_variable(name: &str) -> bool {
     !name.starts_with(|letter: char| letter.is_ascii_digit())
         && !name.is_empty()
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 /// rollout comes to.
 ///
 /// The name and place of the run, how much runs at once, what is displayed, when the run counts as failed, and how the
+/// env is served, and how the
 /// endpoint is reached (the same model may have moved, and patience with it may have grown). Deadlines of episodes and
 /// stages are not among them: they decide how a rollout ends. Nor is whether an endpoint is used at all.
 const FREE: &[&str] = &[
@@ -22,6 +23,7 @@ const FREE: &[&str] = &[
     "env.agent.client",
     "env.max_concurrent_agents",
     "env.interception",
+    "serve",
 ];
 
 /// The judges of the run's own, which are told apart by their place in the list.

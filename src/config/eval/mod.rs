@@ -7,14 +7,15 @@ mod read;
 mod sampling;
 mod seat;
 mod selection;
+mod serve;
 mod types;
 
 pub use aliases::EVAL_ALIASES;
 pub use client::{DEFAULT_API_KEY_VAR, read_endpoint};
 pub use identity::{Difference, differences};
-pub use read::taskset_label;
+pub use read::{EnvReader, SIMULATED_MODEL, Tasksets, taskset_label};
 pub use sampling::read_sampling;
 pub use types::{
-    AgentConfig, ClientConfig, EvalConfig, Limits, RetryRule, RetryRules, Select, StageDeadlines, StatusMatch,
-    TaskFilter,
+    AgentConfig, ClientConfig, EvalConfig, Limits, RetryRule, RetryRules, Select, ServeConfig, ServeRuntime,
+    StageDeadlines, StatusMatch, TaskFilter, Workers,
 };

@@ -3,17 +3,19 @@
 use std::{
     collections::BTreeMap,
     path::{Component, Path, PathBuf},
+    time::Duration,
 };
 
 use serde_json::{Map, Value, json};
 
 use super::{
-    AgentConfig, EvalConfig,
+    AgentConfig, EvalConfig, RetryRules, ServeConfig,
     aliases::EVAL_ALIASES,
     client::read_client,
     sampling::lay_sampling,
-    seat::{read_retries, read_seat},
+    seat::{Seat, read_retries, read_seat},
     selection::read_select,
+    serve::read_serve,
 };
 use crate::config::{Document, Faults, Grammar, Key, Layer, Parsed, Reader, Resolved, Section, parse_args};
 
@@ -23,12 +25,57 @@ const MAX_ERROR_RATE: f64 = 0.5;
 /// Episodes in flight.
 const MAX_CONCURRENT: usize = 128;
 /// Name of the model where none is asked for and none is served.
-const SIMULATED_MODEL: &str = "simulator";
+pub const SIMULATED_MODEL: &str = "simulator";
+
+/// Reads what the block `env` holds of somebody else's; [`Tasksets`] where that is tasksets alone.
+pub trait EnvReader {
+    /// Reads what belongs to the taskset of this id, as it was given, from the block `env.taskset`, the judges in
+    /// `task.judges` among it; records a fault at `id` where there is no such taskset.
+    fn taskset(&mut self, id: &str, block: &mut Section<'_>);
+
+    /// Whether the env with the taskset of this id is of another house. Its block is not read key by key then, but by
+    /// [`Self::foreign`].
+    fn is_foreign(&mut self, _id: &str, _serve: &ServeConfig) -> bool {
+        false
+    }
+
+    /// Reads the whole block of an env of another house: takes it as it is ([`Section::whole`]), and tells its faults
+    /// ([`Section::fault_within`]) or what it comes to ([`Section::resolve_whole`]), which it hands back, too.
+    fn foreign(&mut self, _id: &str, _serve: &ServeConfig, env: &mut Section<'_>) -> Value {
+        Value::Object(env.whole())
+    }
+
+    /// Names the keys of such a block that are known before it is read, so that their flags can be told apart.
+    fn foreign_keys(&mut self, _id: &str, _serve: &ServeConfig, env: &mut Section<'_>) {
+        env.whole();
+    }
+}
+
+/// What a document is read for.
+#[derive(Clone, Copy)]
+pub(super) enum Purpose {
+    /// What it comes to.
+    Values,
+    /// Which keys there are.
+    Keys,
+}
+
+/// Reads tasksets, and knows no env of another house.
+pub struct Tasksets<F: FnMut(&str, &mut Section<'_>)>(pub F);
+
+impl<F: FnMut(&str, &mut Section<'_>)> EnvReader for Tasksets<F> {
+    fn taskset(&mut self, id: &str, block: &mut Section<'_>) {
+        (self.0)(id, block);
+    }
+}
 
 impl EvalConfig {
-    /// Reads the whole document. `taskset` reads what belongs to the taskset of this id, as it was given, from the block
-    /// `env.taskset`, the judges in `task.judges` among it; it records a fault at `id` where there is no such taskset.
-    pub fn read(root: &mut Section<'_>, mut taskset: impl FnMut(&str, &mut Section<'_>)) -> Self {
+    /// Reads the whole document; `reader` reads what of it belongs to the env and its taskset.
+    pub fn read(root: &mut Section<'_>, reader: &mut impl EnvReader) -> Self {
+        Self::read_for(Purpose::Values, root, reader)
+    }
+
+    fn read_for(purpose: Purpose, root: &mut Section<'_>, reader: &mut impl EnvReader) -> Self {
         let model: Option<String> =
             root.doc("Model name sent to the endpoint; required once client.base_url is given").get("model");
         let num_rollouts = root.doc("Episodes per task").get_in("num_rollouts", 1.., 1_u32);
@@ -55,27 +102,26 @@ impl EvalConfig {
         let mut sampling = Map::new();
         lay_sampling(&mut root.child("sampling"), true, &mut sampling);
         let select = read_select(&mut root.child("select"));
-        root.moved("serve", "rollhouse eval runs in process and takes no `serve` block");
+        let serve = read_serve(&mut root.child("serve"), purpose);
         for (key, hint) in MOVED {
             root.moved(key, hint);
         }
 
         let mut env = root.child("env");
-        let TasksetBlock { label, system_prompt, weights } = read_taskset(&mut env, &mut taskset);
-        read_env_id(&mut env);
-        let mut timeout = env.child("timeout");
-        let episode_deadline = timeout.doc("Seconds for a whole episode, teardown included").duration("episode", None);
-        if timeout.doc("Seconds for the env's own finish; has no effect").duration("finalize", None).is_some() {
-            timeout.warn("finalize", "has no effect: the single-agent env has no finish of its own");
-        }
-        let retries = read_retries(&mut env.child("retries"));
-        let agents = env.doc("Agents of one episode at once").limit_in("max_concurrent_agents", 1.., Some(1_u64));
-        if agents.is_some_and(|agents| agents > 1) {
-            env.warn("max_concurrent_agents", "has no effect: the single-agent env has one agent");
-        }
-        read_interception(&mut env.child("interception"));
-        env.moved("harness", "the harness belongs to the agent: `env.agent.harness`");
-        let seat = read_seat(&mut env.child("agent"), &mut sampling);
+        let id = env.text_at(&["taskset", "id"]).unwrap_or_default();
+        let foreign = !id.is_empty() && reader.is_foreign(&id, &serve);
+        let block = match purpose {
+            Purpose::Keys if foreign => {
+                reader.foreign_keys(&id, &serve, &mut env);
+                EnvBlock::default()
+            }
+            Purpose::Values if foreign => {
+                let resolved = reader.foreign(&id, &serve, &mut env);
+                EnvBlock::foreign(&id, &resolved)
+            }
+            _ => read_env(&mut env, &mut sampling, reader),
+        };
+        let EnvBlock { label, system_prompt, weights, episode_deadline, retries, seat } = block;
         sampling.retain(|_, value| !value.is_null());
 
         let client = seat.client.or(client);
@@ -94,7 +140,7 @@ impl EvalConfig {
             num_rollouts,
             max_concurrent,
             agent: AgentConfig {
-                harness: "null".to_owned(),
+                harness: seat.harness,
                 limits: seat.limits,
                 deadlines: seat.deadlines,
                 retries: seat.retries,
@@ -106,6 +152,8 @@ impl EvalConfig {
             run_name,
             run_dir,
             verbose,
+            serve,
+            foreign,
         }
     }
 
@@ -113,17 +161,14 @@ impl EvalConfig {
     ///
     /// # Errors
     /// All faults of all layers.
-    pub fn from_document(
-        document: Document,
-        taskset: impl FnMut(&str, &mut Section<'_>),
-    ) -> Result<(Self, Resolved), Faults> {
-        let mut reader = Reader::new(document);
-        let config = Self::read(&mut reader.root(), taskset);
-        reader.finish().map(|resolved| (config, resolved))
+    pub fn from_document(document: Document, reader: &mut impl EnvReader) -> Result<(Self, Resolved), Faults> {
+        let mut document = Reader::new(document);
+        let config = Self::read(&mut document.root(), reader);
+        document.finish().map(|resolved| (config, resolved))
     }
 
     /// Takes a command line apart, reads the files it names and the flags, lays them over `base` (the configuration of a run
-    /// that is resumed), and resolves them. `taskset` is called more than once: the keys of the taskset that the first pass
+    /// that is resumed), and resolves them. `reader` is asked more than once: the keys of the taskset that the first pass
     /// finds tell its flags with and without value apart.
     ///
     /// # Errors
@@ -131,42 +176,74 @@ impl EvalConfig {
     pub fn from_args(
         args: &[String],
         base: Option<Layer>,
-        mut taskset: impl FnMut(&str, &mut Section<'_>),
+        reader: &mut impl EnvReader,
     ) -> Result<(Self, Resolved, Parsed), Faults> {
-        let mut parsed = parse_args(args, &Self::grammar("", |_, _| {}))?;
-        let layers = |parsed: &Parsed| Document::new(base.iter().chain(&parsed.layers).cloned());
-        let block = layers(&parsed).root.to_value()["env"]["taskset"].clone();
-        if block["id"].as_str().is_some_and(|id| !id.is_empty()) {
-            parsed = parse_args(args, &Self::grammar_of(&block, &mut taskset))?;
+        Self::from_words(args, base, std::convert::identity, reader)
+    }
+
+    /// The same for a server of an env, whose files may also be the env's block itself, as prime-rl has them: what stands in
+    /// such a file beside `serve` belongs to `env`.
+    ///
+    /// # Errors
+    /// As [`Self::from_args`].
+    pub fn from_env_args(args: &[String], reader: &mut impl EnvReader) -> Result<(Self, Resolved, Parsed), Faults> {
+        Self::from_words(args, None, Layer::env_in_place, reader)
+    }
+
+    fn from_words(
+        args: &[String],
+        base: Option<Layer>,
+        placed: fn(Layer) -> Layer,
+        reader: &mut impl EnvReader,
+    ) -> Result<(Self, Resolved, Parsed), Faults> {
+        let mut parsed = parse_args(args, &Self::grammar("", &mut Tasksets(|_, _| {})))?;
+        let layers = |parsed: &Parsed| Document::new(base.iter().chain(&parsed.layers).cloned().map(placed));
+        let given = layers(&parsed);
+        if given.root.to_value()["env"]["taskset"]["id"].as_str().is_some_and(|id| !id.is_empty()) {
+            let known = given.keep(&["serve", "env.id", "env.taskset"]);
+            parsed = parse_args(args, &Self::grammar_of(known, reader))?;
         }
-        let (config, resolved) = Self::from_document(layers(&parsed), taskset)?;
+        let (config, resolved) = Self::from_document(layers(&parsed), reader)?;
         Ok((config, resolved, parsed))
     }
 
     /// The flags of `rollhouse eval` for a taskset; without an id, flags below `env.taskset` take all words that follow.
     #[must_use]
-    pub fn grammar(id: &str, taskset: impl FnMut(&str, &mut Section<'_>)) -> Grammar {
-        Self::grammar_of(&json!({"id": id}), taskset)
+    pub fn grammar(id: &str, reader: &mut impl EnvReader) -> Grammar {
+        Self::grammar_of(named(id), reader)
     }
 
     /// The flags for a taskset with its block as far as it is known: which keys it has may depend on it.
-    fn grammar_of(block: &Value, taskset: impl FnMut(&str, &mut Section<'_>)) -> Grammar {
+    fn grammar_of(known: Document, reader: &mut impl EnvReader) -> Grammar {
         // The seat's own endpoint is read when it is given; its flags are known in any case.
-        let keys = keys_of(&json!({"env": {"taskset": block, "agent": {"client": {}, "sampling": {}}}}), taskset);
+        let seat = Layer::from_value(&json!({"env": {"agent": {"client": {}, "sampling": {}}}}));
+        let keys = keys_of(Document::new([Layer { root: known.root }, seat]), reader);
         Grammar::new(EVAL_ALIASES.iter().copied(), &keys).with_positional("env.taskset.id")
+    }
+
+    /// Every key with its default and meaning for what a command line has named so far: a taskset, an interpreter.
+    #[must_use]
+    pub fn keys_of(parsed: &Parsed, reader: &mut impl EnvReader) -> Vec<Key> {
+        let given = Document::new(parsed.layers.iter().cloned().map(Layer::env_in_place));
+        keys_of(given.keep(&["serve", "env.id", "env.taskset"]), reader)
     }
 
     /// Every key with its default and meaning, for `--help`; without an id, none of a taskset.
     #[must_use]
-    pub fn keys(id: &str, taskset: impl FnMut(&str, &mut Section<'_>)) -> Vec<Key> {
-        keys_of(&json!({"env": {"taskset": {"id": id}}}), taskset)
+    pub fn keys(id: &str, reader: &mut impl EnvReader) -> Vec<Key> {
+        keys_of(named(id), reader)
     }
 }
 
-fn keys_of(values: &Value, taskset: impl FnMut(&str, &mut Section<'_>)) -> Vec<Key> {
-    let mut reader = Reader::new(Document::new([Layer::from_value(values)]));
-    EvalConfig::read(&mut reader.root(), taskset);
-    reader.keys().cloned().collect()
+/// A document that names a taskset and says nothing else.
+fn named(id: &str) -> Document {
+    Document::new([Layer::from_value(&json!({"env": {"taskset": {"id": id}}}))])
+}
+
+fn keys_of(document: Document, reader: &mut impl EnvReader) -> Vec<Key> {
+    let mut document = Reader::new(document);
+    EvalConfig::read_for(Purpose::Keys, &mut document.root(), reader);
+    document.keys().cloned().collect()
 }
 
 /// Keys of other generations at the root, and where they went.
@@ -208,6 +285,49 @@ fn read_rich(root: &mut Section<'_>) {
     }
 }
 
+/// What is read of the block `env`.
+#[derive(Default)]
+struct EnvBlock {
+    label: String,
+    system_prompt: Option<PathBuf>,
+    weights: BTreeMap<String, f64>,
+    episode_deadline: Option<Duration>,
+    retries: RetryRules,
+    seat: Seat,
+}
+
+impl EnvBlock {
+    /// An env of another house: only what runs call it, which is the env's own name before that of its taskset.
+    fn foreign(id: &str, resolved: &Value) -> Self {
+        let taskset = taskset_label(id);
+        let label = match resolved["id"].as_str() {
+            None | Some("") => taskset,
+            Some(env) => format!("{}+{taskset}", taskset_label(env)),
+        };
+        let harness = resolved["agent"]["harness"]["id"].as_str().unwrap_or("default").to_owned();
+        Self { label, seat: Seat { harness, ..Seat::default() }, ..Self::default() }
+    }
+}
+
+fn read_env(env: &mut Section<'_>, sampling: &mut Map<String, Value>, reader: &mut impl EnvReader) -> EnvBlock {
+    let TasksetBlock { label, system_prompt, weights } = read_taskset(env, reader);
+    read_env_id(env);
+    let mut timeout = env.child("timeout");
+    let episode_deadline = timeout.doc("Seconds for a whole episode, teardown included").duration("episode", None);
+    if timeout.doc("Seconds for the env's own finish; has no effect").duration("finalize", None).is_some() {
+        timeout.warn("finalize", "has no effect: the single-agent env has no finish of its own");
+    }
+    let retries = read_retries(&mut env.child("retries"));
+    let agents = env.doc("Agents of one episode at once").limit_in("max_concurrent_agents", 1.., Some(1_u64));
+    if agents.is_some_and(|agents| agents > 1) {
+        env.warn("max_concurrent_agents", "has no effect: the single-agent env has one agent");
+    }
+    read_interception(&mut env.child("interception"));
+    env.moved("harness", "the harness belongs to the agent: `env.agent.harness`");
+    let seat = read_seat(&mut env.child("agent"), sampling);
+    EnvBlock { label, system_prompt, weights, episode_deadline, retries, seat }
+}
+
 /// What is read of the block `env.taskset` beside the taskset's own keys.
 struct TasksetBlock {
     label: String,
@@ -215,7 +335,7 @@ struct TasksetBlock {
     weights: BTreeMap<String, f64>,
 }
 
-fn read_taskset(env: &mut Section<'_>, taskset: &mut impl FnMut(&str, &mut Section<'_>)) -> TasksetBlock {
+fn read_taskset(env: &mut Section<'_>, reader: &mut impl EnvReader) -> TasksetBlock {
     let mut block = env.child("taskset");
     let id: String = block.doc("Taskset; the first argument is short for it").get("id").unwrap_or_default();
     if id.is_empty() {
@@ -234,7 +354,7 @@ fn read_taskset(env: &mut Section<'_>, taskset: &mut impl FnMut(&str, &mut Secti
             task.fault(key, "not supported yet: rollhouse scores a task with the rubric of its taskset; leave it out");
         }
     }
-    taskset(&id, &mut block);
+    reader.taskset(&id, &mut block);
     if id.is_empty() {
         // Its keys cannot be judged before it has a name.
         block.accept_rest();

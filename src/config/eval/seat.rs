@@ -26,7 +26,9 @@ const OTHER_HARNESSES: &[&str] = &[
 ];
 
 /// What a seat says.
+#[derive(Default)]
 pub(super) struct Seat {
+    pub harness: String,
     pub model: Option<String>,
     pub client: Option<ClientConfig>,
     pub limits: Limits,
@@ -67,7 +69,7 @@ pub(super) fn read_seat(block: &mut Section<'_>, sampling: &mut Map<String, Valu
     };
     let retries = read_retries(&mut block.child("retries"));
     block.doc("Tell the agent about network limits; the null harness has none").get_or("network_notice", true);
-    Seat { model, client, limits, deadlines, retries }
+    Seat { harness: "null".to_owned(), model, client, limits, deadlines, retries }
 }
 
 fn read_harness(block: &mut Section<'_>) {

@@ -41,6 +41,73 @@ pub struct EvalConfig {
     pub run_dir: Option<PathBuf>,
     /// Debug logs.
     pub verbose: bool,
+    /// How the env is served, and where.
+    pub serve: ServeConfig,
+    /// The env is of another house: its block was taken as it is, and whoever runs it judges, retries and bounds by it.
+    pub foreign: bool,
+}
+
+/// How an env is served, and where.
+#[derive(Clone, Debug)]
+pub struct ServeConfig {
+    /// The block names a pool or a box, so that also an env that could run in this process runs in workers.
+    pub asks_for_workers: bool,
+    /// The workers of a pool.
+    pub workers: Workers,
+    /// Where the env is served: an evaluation connects there, an env server listens.
+    pub address: Option<String>,
+    /// Episodes in flight per worker.
+    pub max_concurrent: Option<usize>,
+    /// What a worker runs in.
+    pub runtime: ServeRuntime,
+    /// Names of environment variables that workers see, sorted.
+    pub pass_env: Vec<String>,
+    /// How often a run is done again whose worker was lost; 0 fails it.
+    pub max_redos: u32,
+    /// Until a worker must be ready; `None` for ever.
+    pub startup: Option<Duration>,
+    /// Until a worker that is not needed is let go; `None` never.
+    pub idle: Option<Duration>,
+    /// Silence of a worker after which it is taken for stuck; `None` never.
+    pub stalled: Option<Duration>,
+    /// How long runs may take to end when the server is told to.
+    pub grace: Duration,
+    /// Interpreter of a Python environment.
+    pub python: Option<PathBuf>,
+}
+
+/// How many workers a pool has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Workers {
+    /// As many as the episodes in flight ask for.
+    Elastic {
+        /// Most workers; `None` is no limit.
+        max_workers: Option<u32>,
+        /// Episodes that one is meant to carry.
+        multiplex: u32,
+    },
+    /// This many.
+    Static(u32),
+}
+
+/// What a worker runs in.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ServeRuntime {
+    /// A process of its own.
+    Subprocess,
+    /// A box without network and without the user's files.
+    Sandbox {
+        /// Bytes of memory.
+        memory: Option<u64>,
+        /// Processes and threads.
+        pids: Option<u32>,
+        /// More paths that it can read.
+        read_only: Vec<PathBuf>,
+        /// Paths that it can write to.
+        writable: Vec<PathBuf>,
+        /// Addresses that it can reach beside the endpoint.
+        routes: Vec<(String, u16)>,
+    },
 }
 
 /// The agent's seat.
