@@ -198,14 +198,14 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::{Document, EvalConfig, Layer};
+    use crate::config::{Document, EvalConfig, Layer, Tasksets};
 
     #[test]
     fn the_defaults_are_those_of_a_configuration() {
         let given =
             json!({"model": "m", "client": {"base_url": "http://localhost:8000/v1"}, "env": {"taskset": {"id": "t"}}});
         let document = Document::new([Layer::from_value(&given)]);
-        let (config, _) = EvalConfig::from_document(document, |_, _| {}).unwrap();
+        let (config, _) = EvalConfig::from_document(document, &mut Tasksets(|_, _| {})).unwrap();
         let read = PoolSettings::from_config(&config.client.unwrap()).unwrap();
         let plain = PoolSettings::new(["http://localhost:8000/v1"]);
         assert_eq!((read.deadlines, read.retry, read.stream), (plain.deadlines, plain.retry, plain.stream));
