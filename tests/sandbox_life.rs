@@ -84,8 +84,13 @@ def fate(address):
 fate(("127.0.0.1", closed))
 fate(("127.0.0.1", other))
 fate(("model.example", 443))
-socket.create_connection(("192.0.2.1", 80), 30)
-socket.create_connection(("2001:db8::1", 80), 30)
+def taken(address):
+    try:
+        socket.create_connection(address, 30)
+    except ConnectionResetError:
+        pass # Where nothing answers outside, the end may come before the beginning is told.
+taken(("192.0.2.1", 80))
+taken(("2001:db8::1", 80))
 fate(("192.0.2.1", 81))
 "#;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind, Write as _};
 use anyhow::Context as _;
 
 use super::exit::Failure;
+use crate::config::Fault;
 
 /// Writes a result. A reader that has gone away is no failure.
 pub(super) fn print(text: impl AsRef<[u8]>) -> Result<(), Failure> {
@@ -19,6 +20,13 @@ pub(super) fn print(text: impl AsRef<[u8]>) -> Result<(), Failure> {
 /// and where nobody listens, the exit status still tells.
 pub(super) fn note(text: &str) {
     let _ = writeln!(io::stderr(), "{}", plain(text));
+}
+
+/// Tells what a configuration says and means nothing here.
+pub(super) fn warn(warnings: &[Fault]) {
+    for warning in warnings {
+        note(&format!("warning: {warning}"));
+    }
 }
 
 fn plain(text: &str) -> String {

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use super::{env::not_ours, exit::Failure, package};
 use crate::{
-    config::{Document, Layer, Reader, Resolved, Section, nearest},
+    config::{Document, EvalConfig, Layer, Reader, Resolved, Section, nearest},
     rubric::judge::{JudgeSpec, read_all},
     taskset::{Adapted, Found, Taskset, TasksetError},
 };
@@ -78,6 +78,15 @@ fn check_weights(taskset: &Arc<dyn Taskset>, task: &mut Section<'_>) {
             let hint = near.unwrap_or_else(|| "leave it out".to_owned());
             task.fault_below("rewards", name, error.to_string(), hint);
         }
+    }
+}
+
+/// The taskset under the weights and the system prompt of a configuration.
+pub(super) fn adapted(taskset: Arc<dyn Taskset>, config: &EvalConfig) -> Result<Arc<dyn Taskset>, Failure> {
+    let taskset = weighed(taskset, &config.weights)?;
+    match &config.system_prompt {
+        Some(file) => instructed(taskset, file),
+        None => Ok(taskset),
     }
 }
 

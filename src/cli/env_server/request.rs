@@ -9,7 +9,7 @@ use crate::{
         env_block::{EnvBlocks, Opened},
         exit::Failure,
         output,
-        taskset::{instructed, weighed},
+        taskset::adapted,
     },
     config::{EvalConfig, Parsed, flag_help, parse_args},
     taskset::{Taskset, verifiers::Environment},
@@ -49,14 +49,8 @@ pub(super) fn read(words: &[String]) -> Result<Asked, Failure> {
     let mut blocks = EnvBlocks::default();
     let (config, resolved, _) = EvalConfig::from_env_args(words, &mut blocks).map_err(Failure::usage)?;
     let Opened { taskset, python } = blocks.into_opened()?;
-    let taskset = weighed(taskset, &config.weights)?;
-    let taskset = match &config.system_prompt {
-        Some(file) => instructed(taskset, file)?,
-        None => taskset,
-    };
-    for warning in &resolved.warnings {
-        output::note(&format!("warning: {warning}"));
-    }
+    let taskset = adapted(taskset, &config)?;
+    output::warn(&resolved.warnings);
     if given("dry-run") {
         return Ok(Asked::Text(resolved.explain()));
     }

@@ -11,7 +11,7 @@ use crate::{
         env_block::{EnvBlocks, Opened},
         exit::Failure,
         output,
-        taskset::{instructed, weighed},
+        taskset::adapted,
     },
     config::{EVAL_ALIASES, EvalConfig, Layer, Parsed, Resolved, flag_help, parse_args},
     report,
@@ -65,14 +65,8 @@ pub(super) fn read(words: &[String]) -> Result<Asked, Failure> {
     let base = resume.as_deref().map(saved_config).transpose()?;
     let (config, resolved, parsed) = EvalConfig::from_args(words, base, &mut blocks).map_err(Failure::usage)?;
     let Opened { taskset, python } = blocks.into_opened()?;
-    let taskset = weighed(taskset, &config.weights)?;
-    let taskset = match &config.system_prompt {
-        Some(file) => instructed(taskset, file)?,
-        None => taskset,
-    };
-    for warning in &resolved.warnings {
-        output::note(&format!("warning: {warning}"));
-    }
+    let taskset = adapted(taskset, &config)?;
+    output::warn(&resolved.warnings);
     if config.num_rollouts > 1 && config.sampling.get("seed").is_some_and(|seed| !seed.is_null()) {
         output::note("warning: sampling.seed: every rollout of a task is sent the same seed; they may all be alike");
     }

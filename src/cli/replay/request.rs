@@ -97,9 +97,7 @@ pub(super) fn read(args: &ReplayArgs) -> Result<Request, Failure> {
         Some(file) => taskset = instructed(taskset, file)?,
         None => {}
     }
-    for warning in &resolved.warnings {
-        output::note(&format!("warning: {warning}"));
-    }
+    output::warn(&resolved.warnings);
 
     let source_run = SourceRun {
         run_dir: source.display().to_string(),

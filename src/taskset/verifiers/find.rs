@@ -343,7 +343,7 @@ mod tests {
         for name in ["my_env/current", "other/current", "third/current"].map(|name| format!("{envs}/{name}")) {
             venv(&name);
         }
-        for name in ["active", "work/.venv", "named"] {
+        for name in ["active", "project/.venv", "named"] {
             venv(name);
         }
         std::fs::create_dir_all(place.path().join(envs).join("other/current/lib/python3.12/site-packages/my_env"))
@@ -356,18 +356,18 @@ mod tests {
                 _ => None,
             }
         };
-        let work = place.path().join("work");
+        let project = place.path().join("project");
         let names = |search: &Search, module| -> Vec<String> {
-            let found = search.interpreters(module, &variable, &work.join("a/b")).unwrap();
+            let found = search.interpreters(module, &variable, &project.join("a/b")).unwrap();
             let own = |name: String| name.strip_prefix(place.path().to_str().unwrap()).map(str::to_owned);
             found.into_iter().filter_map(|(name, _)| own(name)).collect()
         };
         let search = Search::default();
         let own = ["my_env", "other"].map(|name| format!("/{envs}/{name}/current"));
-        let all = [own[0].as_str(), &own[1], "/active", "/work/.venv"];
+        let all = [own[0].as_str(), &own[1], "/active", "/project/.venv"];
         assert_eq!(names(&search, Some("my_env")), all);
         assert_eq!(names(&search, None), all[2..]);
-        std::fs::write(work.join("uv.lock"), "").unwrap();
+        std::fs::write(project.join("uv.lock"), "").unwrap();
         assert_eq!(names(&search, None), all[2..], "the project's environment is that .venv");
         let named = Search { python: Some(place.path().join("named")), ..Search::default() };
         assert_eq!(names(&named, Some("my_env")), ["/named"]);
