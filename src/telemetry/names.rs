@@ -25,6 +25,11 @@ pub mod metric {
     pub const TURNS: &str = "rollhouse_turns_total";
     /// Counter, label `kind` (`input`, `output`): tokens as the endpoint counts them.
     pub const TOKENS: &str = "rollhouse_tokens_total";
+    /// Counter, label `prompt` (`extended`: the ids of the turn before go on; `rendered`: written anew; `drifted`: the endpoint
+    /// wrote other ids than the renderer): turns whose exact tokens are kept.
+    pub const TOKEN_TURNS: &str = "rollhouse_token_turns_total";
+    /// Counter: tool calls of training clients that could not be read.
+    pub const MALFORMED_CALLS: &str = "rollhouse_malformed_calls_total";
     /// Gauge: env server workers that are ready.
     pub const WORKERS_READY: &str = "rollhouse_pool_workers_ready";
     /// Counter: env server workers that were lost.

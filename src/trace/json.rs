@@ -69,7 +69,7 @@ impl PythonJson {
             Self::Null => out.push_str("null"),
             Self::Bool(value) => out.push_str(if *value { "true" } else { "false" }),
             Self::Integer(digits) => out.push_str(digits),
-            Self::Float(value) => write_float(out, *value),
+            Self::Float(value) => write_python_float(out, *value),
             Self::Text(text) => write_wide_text(out, text),
             Self::List(items) => {
                 out.push('[');
@@ -365,7 +365,7 @@ fn write_unit(out: &mut String, unit: u16) {
 }
 
 /// Appends a double as Python's `repr` prints it, with the words that Python's JSON has for what is not finite.
-pub(super) fn write_float(out: &mut String, value: f64) {
+pub fn write_python_float(out: &mut String, value: f64) {
     if value.is_nan() {
         out.push_str("NaN");
         return;
@@ -410,7 +410,7 @@ pub(super) fn write_value(out: &mut String, value: &Value, spacing: Spacing) {
         Value::Null => out.push_str("null"),
         Value::Bool(value) => out.push_str(if *value { "true" } else { "false" }),
         Value::Number(number) => match number.as_f64() {
-            Some(float) if number.is_f64() => write_float(out, float),
+            Some(float) if number.is_f64() => write_python_float(out, float),
             _ => out.push_str(&number.to_string()),
         },
         Value::String(text) => write_text(out, text),

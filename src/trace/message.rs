@@ -230,7 +230,7 @@ impl Message {
     }
 
     /// Bytes on the heap, by the capacities of what it holds.
-    pub(super) fn heap_size(&self) -> usize {
+    pub fn heap_size(&self) -> usize {
         let text = |text: &Option<String>| text.as_ref().map_or(0, String::capacity);
         match self {
             Self::System(SystemMessage { content }) | Self::User(UserMessage { content }) => content.heap_size(),

@@ -27,6 +27,7 @@ pub use episode::{EnvInfo, Episode, GroupInfo, Outcome, RunInfo};
 pub use error::GraphError;
 pub use fault::{Fault, FaultClass};
 pub use graph::{Graph, Node, ParentLink, Turn};
+pub use json::write_python_float;
 pub use message::{
     AssistantMessage, Content, ContentPart, FinishReason, ImageUrl, Message, SystemMessage, Tool, ToolCall,
     ToolCallKind, ToolMessage, UserMessage,
@@ -36,5 +37,5 @@ pub use record::RecordError;
 pub use rollout::{AcpInfo, AgentInfo, ModelCall, PolicyEvent, RewardScore, Trace, VersionInfo};
 pub use task::{Artifact, Prompt, TaskData, TaskResources, TaskTimeout, TraceTask};
 pub use timing::{AgentSpan, TimeSpan, TimeSplit, Timing, now};
-pub use tokens::{CreditStream, ExpertWidth, NodeTokens, RouterRows, SamplingMask, TokenFlags, TurnTokens};
+pub use tokens::{CreditStream, ExpertWidth, NodeTokens, RouterRows, SamplingMask, Tensor, TokenFlags, TurnTokens};
 pub use usage::Usage;

@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 use super::{
     hash::hex,
-    json::{PythonJson, Spacing, write_float, write_text, write_value},
+    json::{PythonJson, Spacing, write_python_float, write_text, write_value},
     message::Message,
 };
 
@@ -277,7 +277,7 @@ fn canonical_numbers(numbers: &[(&str, Option<f64>)], gpu: Option<&str>) -> Stri
     for (key, number) in numbers {
         if let Some(number) = number {
             let mut text = String::new();
-            write_float(&mut text, *number);
+            write_python_float(&mut text, *number);
             fields.push((key, text));
         }
     }

@@ -11,6 +11,7 @@ use super::{
     HubDataset, TasksetError,
     files::{choose, missing_shard},
 };
+use crate::telemetry::hub_cache;
 
 /// A cache folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,9 +27,7 @@ impl HubCache {
     }
 
     pub(super) fn from_variables(variable: impl Fn(&'static str) -> Option<OsString>) -> Self {
-        let folder = |name| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let root = folder("HF_HUB_CACHE").or_else(|| folder("HUGGINGFACE_HUB_CACHE"));
-        Self { root: root.unwrap_or_else(|| home(&variable).join("hub")) }
+        Self { root: hub_cache(variable) }
     }
 
     /// The cache in this folder.
@@ -94,15 +93,6 @@ impl HubCache {
             how_to_get(dataset),
         )))
     }
-}
-
-/// The folder of `huggingface_hub`, which holds the cache and the token.
-pub(super) fn home(variable: impl Fn(&'static str) -> Option<OsString>) -> PathBuf {
-    let folder = |name| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    folder("HF_HOME").unwrap_or_else(|| {
-        let cache = folder("XDG_CACHE_HOME").unwrap_or_else(|| folder("HOME").unwrap_or_default().join(".cache"));
-        cache.join("huggingface")
-    })
 }
 
 /// The mark that a snapshot is being filled: while it is there, some files of a split may still be missing.

@@ -17,7 +17,7 @@ pub use cache::HubCache;
 
 use self::web::Web;
 use super::TasksetError;
-use crate::config::Secret;
+use crate::{config::Secret, telemetry::hub_home};
 
 /// Who is told how far downloads are.
 static WAITING: OnceLock<fn(&str)> = OnceLock::new();
@@ -72,7 +72,7 @@ impl Hub {
             ["1", "ON", "YES", "TRUE"].contains(&value.as_str())
         };
         let text = |name| set(name).map(|value| value.to_string_lossy().trim().to_owned());
-        let file = set("HF_TOKEN_PATH").map(PathBuf::from).unwrap_or_else(|| cache::home(&variable).join("token"));
+        let file = set("HF_TOKEN_PATH").map(PathBuf::from).unwrap_or_else(|| hub_home(&variable).join("token"));
         let token = text("HF_TOKEN").or_else(|| text("HUGGING_FACE_HUB_TOKEN"));
         let token = token.or_else(|| Some(std::fs::read_to_string(file).ok()?.trim().to_owned()));
         Self {
