@@ -623,6 +623,14 @@ async fn each_fault_does_what_its_name_says() {
     let answer = chat(&simulator, &body).await;
     assert_eq!((content(&answer), &answer["usage"]["completion_tokens"]), ("", &json!(1)));
 
+    inject(FaultKind::WrongTokens);
+    let asked = json!({ "token_ids": [72, 105], "sampling_params": { "logprobs": 1 } });
+    let url = simulator.base_url().replace("/v1", "/inference/v1/generate");
+    let answer: Value = client().post(url).json(&asked).send().await.expect("an answer").json().await.expect("JSON");
+    let choice = &answer["choices"][0];
+    let (ids, entries) = (choice["token_ids"].as_array(), choice["logprobs"]["content"].as_array());
+    assert_eq!(ids.map(Vec::len), entries.map(|entries| entries.len() + 1));
+
     simulator.set_faults(Vec::new()).expect("no faults");
     assert_eq!(content(&chat(&simulator, &body).await), "fine answer");
     let outage = FaultRule { kind: FaultKind::Overloaded, share: 1.0, route: Some(Route::Models) };

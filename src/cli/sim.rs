@@ -68,7 +68,7 @@ pub(super) struct SimArgs {
     /// Context window, prompt and completion, in tokens (bytes); 32768, or what --kv-tokens holds, if not given.
     #[arg(long)]
     pub max_model_len: Option<usize>,
-    /// Share of requests that go wrong in one way: 429, 500, 503, reset, hang, malformed, cut, slow-headers, wrong-usage,
+    /// Share of requests that go wrong in one way: 429, 500, 503, reset, hang, malformed, cut, slow-headers, wrong-usage, wrong-tokens,
     /// overflow or empty. Can be given several times.
     #[arg(long = "fault", value_name = "KIND:SHARE[@ROUTE]")]
     pub faults: Vec<FaultRule>,

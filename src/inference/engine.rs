@@ -22,15 +22,23 @@ use secrecy::SecretString;
 use tower::limit::GlobalConcurrencyLimitLayer;
 
 use super::{
-    ChatCall, Deadlines, PoolError,
+    ChatCall, Deadlines, GenerateCall, Generation, PoolError,
     failure::AttemptError,
     sse::{SseEvent, SseReader},
     transport::{LARGEST_ANSWER, Transport, within},
-    wire::{Answer, BODY_READ, Chunk, Completion, RequestBody, WholeBody, parse, whole_answer, write_request},
+    wire::{
+        Answer, BODY_READ, Chunk, Completion, GenerateBody, RequestBody, WholeBody, parse, read_generation,
+        whole_answer, write_request,
+    },
 };
+use crate::telemetry::aside;
 
 /// The largest event of a stream, in bytes: the prompt's ids come in one.
 const LARGEST_EVENT: usize = 64 << 20;
+/// Prompts above this many tokens are written aside.
+const LONG_PROMPT: usize = 50_000;
+/// Answers above this many bytes are read aside.
+const LONG_ANSWER: usize = 1 << 20;
 /// How long a health check may take.
 const HEALTH_CHECK: Duration = Duration::from_secs(5);
 
@@ -152,6 +160,31 @@ impl Engine {
         let chat = self.client.chat().headers(headers);
         let WholeBody(reply) = BODY_READ.scope(Cell::new(0), chat.create_byot(body)).await?;
         whole_answer(reply)
+    }
+
+    /// One attempt of a call with tokens. The route lies at the server's root, not under `/v1`.
+    pub(super) async fn generate(
+        &self,
+        call: &GenerateCall<'_>,
+        (name, value): (&HeaderName, &HeaderValue),
+    ) -> Result<Generation, AttemptError> {
+        // A long prompt takes milliseconds to write, and its answer to read.
+        let long = call.prompt.len() > LONG_PROMPT;
+        let body = aside(long, || serde_json::to_vec(&GenerateBody(call)));
+        let request = self
+            .request(Method::POST, self.address.root("/inference/v1/generate"))
+            .header(name, value)
+            .header(CONTENT_TYPE, "application/json")
+            .body(body.map_err(|error| AttemptError::Request(error.to_string()))?)
+            .build()?;
+        let response = self.transport.send(request).await?;
+        let mut whole = Vec::new();
+        self.read(response, |bytes| {
+            whole.extend_from_slice(bytes);
+            Ok(true)
+        })
+        .await?;
+        aside(whole.len() > LONG_ANSWER, || read_generation(&whole))
     }
 
     /// Streams are read here and not by async-openai, whose streams run ahead of the reader without bound.

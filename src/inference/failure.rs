@@ -36,6 +36,9 @@ pub(super) enum AttemptError {
     /// The server gave up the request while generating.
     #[error("the server gave up the request (finish reason `{0}`)")]
     Aborted(String),
+    /// The answer's tokens contradict each other.
+    #[error("the answer's tokens cannot be used: {0}")]
+    Tokens(String),
     /// The request could not be made.
     #[error("the request cannot be made: {0}")]
     Request(String),
@@ -85,6 +88,7 @@ impl AttemptError {
         match self {
             Self::Status { kind, .. } => *kind,
             Self::Request(_) => FailureKind::Refused,
+            Self::Tokens(_) => FailureKind::BadTokens,
             _ => FailureKind::Unavailable,
         }
     }

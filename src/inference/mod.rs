@@ -1,6 +1,6 @@
 //! The client of OpenAI-compatible endpoints: a pool of engines, sessions that stay on one of them, retries, deadlines.
 //!
-//! What enters is one chat call; what leaves is the model's message with its usage and every attempt that failed on
+//! What enters is one chat call, or one call with the tokens of its prompt; what leaves is the model's message with its usage and every attempt that failed on
 //! the way. This is the one room that opens HTTP connections.
 
 mod engine;
@@ -24,7 +24,7 @@ use crate::trace::{AssistantMessage, Fault, FinishReason, Message, TimeSpan, Too
 pub use pool::{Pool, PoolError, Session};
 pub use probe::{ProbeFailure, ServedModel};
 pub use settings::{BreakerSettings, Deadlines, PoolEvent, PoolObserver, PoolSettings, RetrySettings};
-pub use wire::{Completion, read_completion, write_request};
+pub use wire::{Completion, Generation, WeightSpan, read_completion, write_request};
 
 /// One chat call of a session.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +40,34 @@ pub struct ChatCall<'a> {
     pub sampling: &'a Map<String, Value>,
     /// Ask for token ids and logprobs.
     pub tokens: bool,
+}
+
+/// One call of a session with the exact tokens of its prompt.
+#[derive(Clone, Copy, Debug)]
+pub struct GenerateCall<'a> {
+    /// Model name.
+    pub model: &'a str,
+    /// The whole prompt.
+    pub prompt: &'a [u32],
+    /// The run's sampling fields, as for a chat call; each is sent where the route looks for it.
+    pub sampling: &'a Map<String, Value>,
+    /// Ids that end the answer.
+    pub stop_ids: &'a [u32],
+    /// First prompt position whose router rows are wanted, where the prompt extends an earlier one.
+    pub routed_from: Option<usize>,
+}
+
+/// What the engine sampled, and where.
+#[derive(Clone, Debug)]
+pub struct GenerateReply {
+    /// The tokens.
+    pub generation: Generation,
+    /// The engine that answered: its base URL, without user and query.
+    pub endpoint: Arc<str>,
+    /// The attempt that succeeded.
+    pub time: TimeSpan,
+    /// The attempts before it.
+    pub failed: Vec<FailedAttempt>,
 }
 
 /// What the model answered.
@@ -92,6 +120,8 @@ pub enum FailureKind {
     UnknownModel,
     /// The endpoint refused this request (other 4xx).
     Refused,
+    /// The answer's token ids, logprobs and masks do not fit each other: nothing is padded, and the rollout fails.
+    BadTokens,
     /// No answer in time, connection faults, 429, 5xx or an unreadable answer, after all retries.
     Unavailable,
 }

@@ -18,10 +18,11 @@ use tokio::{sync::Semaphore, task::JoinSet, time::sleep};
 use tower::limit::GlobalConcurrencyLimitLayer;
 
 use super::{
-    BreakerSettings, ChatCall, ChatFailure, ChatReply, PoolEvent, PoolObserver, PoolSettings, RetrySettings,
+    BreakerSettings, ChatCall, ChatFailure, ChatReply, GenerateCall, GenerateReply, Generation, PoolEvent,
+    PoolObserver, PoolSettings, RetrySettings,
     engine::{Change, Engine},
     failure::AttemptError,
-    retry::{self, Attempts},
+    retry::{self, Attempts, Success},
     transport::{CONNECTING_AT_ONCE, connection_limit},
     wire::Completion,
 };
@@ -146,9 +147,7 @@ impl Session {
     /// # Errors
     /// When the call cannot succeed or did not within its retries and budget.
     pub async fn chat(&self, call: &ChatCall<'_>) -> Result<ChatReply, ChatFailure> {
-        let _slot = self.inner.slots.acquire().await.expect("the pool's semaphore is never closed");
-        let attempts = SessionCall { session: self, call, engine: None };
-        let success = retry::call(&self.inner.retry, attempts).await?;
+        let success = self.call(call).await?;
         let Completion { message, finish_reason, usage, tokens } = success.output;
         Ok(ChatReply {
             message,
@@ -159,6 +158,27 @@ impl Session {
             time: success.time,
             failed: success.failed,
         })
+    }
+
+    /// One call with the tokens of its prompt, with its retries, as [`Self::chat`].
+    ///
+    /// # Errors
+    /// When the call cannot succeed or did not within its retries and budget, and when the tokens that came contradict each
+    /// other.
+    pub async fn generate(&self, call: &GenerateCall<'_>) -> Result<GenerateReply, ChatFailure> {
+        let success = self.call(call).await?;
+        Ok(GenerateReply {
+            generation: success.output,
+            endpoint: success.endpoint,
+            time: success.time,
+            failed: success.failed,
+        })
+    }
+
+    async fn call<A: Asked>(&self, asked: &A) -> Result<Success<A::Answer>, ChatFailure> {
+        let _slot = self.inner.slots.acquire().await.expect("the pool's semaphore is never closed");
+        let attempts = SessionCall { session: self, asked, engine: None };
+        retry::call(&self.inner.retry, attempts).await
     }
 
     /// The base URL of the engine where the session sits now, without user and query.
@@ -188,30 +208,69 @@ impl Drop for Session {
     }
 }
 
+/// What a session can ask an engine.
+trait Asked {
+    type Answer;
+
+    /// One attempt.
+    async fn ask(
+        &self,
+        engine: &Engine,
+        stream: bool,
+        session: (&HeaderName, &HeaderValue),
+    ) -> Result<Self::Answer, AttemptError>;
+}
+
+impl Asked for ChatCall<'_> {
+    type Answer = Completion;
+
+    async fn ask(
+        &self,
+        engine: &Engine,
+        stream: bool,
+        session: (&HeaderName, &HeaderValue),
+    ) -> Result<Completion, AttemptError> {
+        engine.chat(self, stream, session).await
+    }
+}
+
+impl Asked for GenerateCall<'_> {
+    type Answer = Generation;
+
+    async fn ask(
+        &self,
+        engine: &Engine,
+        _: bool,
+        session: (&HeaderName, &HeaderValue),
+    ) -> Result<Generation, AttemptError> {
+        engine.generate(self, session).await
+    }
+}
+
 /// One call of a session, seen by the retry rules.
-struct SessionCall<'a> {
+struct SessionCall<'a, A> {
     session: &'a Session,
-    call: &'a ChatCall<'a>,
+    asked: &'a A,
     engine: Option<Arc<Engine>>,
 }
 
-impl SessionCall<'_> {
+impl<A> SessionCall<'_, A> {
     fn engine(&self) -> &Arc<Engine> {
         self.engine.as_ref().expect("an engine is chosen before it is asked")
     }
 }
 
-impl Attempts for SessionCall<'_> {
-    type Output = Completion;
+impl<A: Asked> Attempts for SessionCall<'_, A> {
+    type Output = A::Answer;
 
     fn choose(&mut self) -> Arc<str> {
         Arc::clone(&self.engine.insert(self.session.engine()).endpoint)
     }
 
-    async fn attempt(&mut self) -> Result<Completion, AttemptError> {
+    async fn attempt(&mut self) -> Result<A::Answer, AttemptError> {
         let (inner, engine) = (&self.session.inner, self.engine());
         let _load = Load::on(engine);
-        let outcome = engine.chat(self.call, inner.stream, (&inner.session_header, &self.session.header)).await;
+        let outcome = self.asked.ask(engine, inner.stream, (&inner.session_header, &self.session.header)).await;
         match &outcome {
             Ok(_) => inner.answered(engine, true),
             Err(error) if !error.blames_engine() => inner.answered(engine, false),

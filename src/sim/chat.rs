@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{
     answer::{Source, call},
+    fault::FaultKind,
     generate::{Choice, Sampling, ToolReading, generate},
     hash::Hash,
     json::{comma, json_string, number, numbers, raw},
@@ -106,7 +107,9 @@ pub(super) async fn prepare(model: &Arc<Model>, body: &[u8], call: &Call<'_>) ->
         raw(&mut out, r#","reasoning":null},"logprobs":"#);
         match logprobs {
             Some(alternatives) => {
-                chat_logprobs(&mut out, Scorer(model.seed), start, choice, 0..choice.tokens(), alternatives);
+                // One is missing where the fault wants it so.
+                let told = choice.tokens().saturating_sub(usize::from(call.fault == Some(FaultKind::WrongTokens)));
+                chat_logprobs(&mut out, Scorer(model.seed), start, choice, 0..told, alternatives);
             }
             None => raw(&mut out, "null"),
         }

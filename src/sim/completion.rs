@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::{
     answer::Source,
-    generate::{Sampling, ToolReading, generate},
+    generate::{Generation, Sampling, ToolReading, generate},
     json::{comma, json_string, number, numbers, raw},
     model::{Model, unix_seconds},
     refusal::Refusal,
@@ -33,12 +33,6 @@ pub(super) async fn prepare(model: &Arc<Model>, body: &[u8], call: &Call<'_>) ->
     let Some(last) = ids.last().copied() else {
         return Err(Refusal::bad_request("The prompt must not be empty.", Some("prompt")));
     };
-    // Bytes in, and out of vocabulary is told at once.
-    let spelt = Tokenizer::decode(&ids)
-        .map_err(|error| Refusal::bad_request(&error.to_string(), Some("prompt")))
-        .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())?;
-    let mut outline = Outline::new(model.seed);
-    outline_of(&mut outline, &ids);
     let sampling = Sampling {
         model: request.model.as_deref(),
         max_tokens: Some(request.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS)),
@@ -51,17 +45,7 @@ pub(super) async fn prepare(model: &Arc<Model>, body: &[u8], call: &Call<'_>) ->
         tools: ToolReading::Off,
         fault: call.fault,
     };
-    let messages = read_back(&spelt);
-    let source = Source::of(
-        model,
-        || {
-            let last_user = messages.iter().rev().find(|message| matches!(message, Message::User(_)));
-            last_user.map_or_else(String::new, Message::text)
-        },
-        || messages.clone(),
-    )
-    .await;
-    let generation = generate(model, outline, &sampling, |draw| source.text(model.settings.error_rate, draw))?;
+    let generation = drawn(model, &ids, &sampling).await?;
 
     let id = id(model, call.request_id.or(request.request_id.as_deref()), "cmpl");
     let return_ids = request.return_token_ids.unwrap_or(false);
@@ -118,6 +102,27 @@ pub(super) async fn prepare(model: &Arc<Model>, body: &[u8], call: &Call<'_>) ->
     usage(&mut out, &generation, true, "null");
     raw(&mut out, r#","kv_transfer_params":null,"ec_transfer_params":null,"metrics":null}"#);
     Ok(Prepared::Whole(out, generation))
+}
+
+/// The answer to a prompt of tokens.
+pub(super) async fn drawn(model: &Arc<Model>, ids: &[u32], sampling: &Sampling<'_>) -> Result<Generation, Refusal> {
+    // Bytes in, and out of vocabulary is told at once.
+    let spelt = Tokenizer::decode(ids)
+        .map_err(|error| Refusal::bad_request(&error.to_string(), Some("prompt")))
+        .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())?;
+    let mut outline = Outline::new(model.seed);
+    outline_of(&mut outline, ids);
+    let messages = read_back(&spelt);
+    let source = Source::of(
+        model,
+        || {
+            let last_user = messages.iter().rev().find(|message| matches!(message, Message::User(_)));
+            last_user.map_or_else(String::new, Message::text)
+        },
+        || messages.clone(),
+    )
+    .await;
+    generate(model, outline, sampling, |draw| source.text(model.settings.error_rate, draw))
 }
 
 /// Hashes ids as the chat template is hashed, so that both routes share answers and cached prefixes.

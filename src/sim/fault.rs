@@ -25,6 +25,8 @@ pub enum FaultKind {
     SlowHeaders,
     /// A right answer whose token counts are wrong.
     WrongUsage,
+    /// An answer with tokens in which a log-probability is missing; on `generate`, and on `chat` unless it streams.
+    WrongTokens,
     /// 400, the context window is exceeded.
     Overflow,
     /// An empty completion.
@@ -33,7 +35,7 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// Every kind.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::TooManyRequests,
         Self::InternalError,
         Self::Overloaded,
@@ -43,6 +45,7 @@ impl FaultKind {
         Self::Cut,
         Self::SlowHeaders,
         Self::WrongUsage,
+        Self::WrongTokens,
         Self::Overflow,
         Self::Empty,
     ];
@@ -59,6 +62,7 @@ impl FaultKind {
             Self::Cut => "cut",
             Self::SlowHeaders => "slow-headers",
             Self::WrongUsage => "wrong-usage",
+            Self::WrongTokens => "wrong-tokens",
             Self::Overflow => "overflow",
             Self::Empty => "empty",
         }
@@ -72,6 +76,8 @@ pub enum Route {
     Chat,
     /// `POST /v1/completions`
     Completions,
+    /// `POST /inference/v1/generate`
+    Generate,
     /// `GET /v1/models`
     Models,
     /// `GET /health`
@@ -88,9 +94,10 @@ pub enum Route {
 
 impl Route {
     /// Every route.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Chat,
         Self::Completions,
+        Self::Generate,
         Self::Models,
         Self::Health,
         Self::Metrics,
@@ -104,6 +111,7 @@ impl Route {
         match self {
             Self::Chat => "chat",
             Self::Completions => "completions",
+            Self::Generate => "generate",
             Self::Models => "models",
             Self::Health => "health",
             Self::Metrics => "metrics",
@@ -118,6 +126,7 @@ impl Route {
         match self {
             Self::Chat => "/v1/chat/completions",
             Self::Completions => "/v1/completions",
+            Self::Generate => "/inference/v1/generate",
             Self::Models => "/v1/models",
             Self::Health => "/health",
             Self::Metrics => "/metrics",
@@ -134,20 +143,20 @@ impl Route {
 
     /// Whether it runs the model.
     fn generates(self) -> bool {
-        matches!(self, Self::Chat | Self::Completions)
+        matches!(self, Self::Chat | Self::Completions | Self::Generate)
     }
 }
 
 /// A share of the attempts on some routes that go wrong in one way: `KIND:SHARE` or `KIND:SHARE@ROUTE`.
 ///
-/// Without a route it is both that run the model.
+/// Without a route it is all that run the model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FaultRule {
     /// What goes wrong.
     pub kind: FaultKind,
     /// How often, 0 to 1.
     pub share: f64,
-    /// Where; `None` is chat and completions.
+    /// Where; `None` is chat, completions and generate.
     pub route: Option<Route>,
 }
 

@@ -43,6 +43,7 @@ mod stream;
 mod template;
 mod token;
 mod tokenize;
+mod tokens;
 mod words;
 mod write;
 

@@ -12,7 +12,7 @@ use super::{
     model::Model,
     refusal::Refusal,
     reply::{Call, Reply},
-    tokenize,
+    tokenize, tokens,
 };
 use bytes::Bytes;
 use hyper::{
@@ -68,7 +68,10 @@ pub(super) async fn handle(model: Arc<Model>, request: Request<Incoming>) -> Res
             return Err(Reset);
         }
         Some(FaultKind::SlowHeaders) => tokio::time::sleep(model.settings.slow_headers).await,
-        Some(FaultKind::Malformed | FaultKind::Cut | FaultKind::WrongUsage | FaultKind::Empty) | None => {}
+        Some(
+            FaultKind::Malformed | FaultKind::Cut | FaultKind::WrongUsage | FaultKind::WrongTokens | FaultKind::Empty,
+        )
+        | None => {}
     }
     let request_id = head.headers.get("x-request-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
     // Headers are a kilobyte, and the answer may be a while.
@@ -77,6 +80,7 @@ pub(super) async fn handle(model: Arc<Model>, request: Request<Incoming>) -> Res
     let reply = match route {
         Route::Chat => generated(&model, body, &call, Route::Chat).await,
         Route::Completions => generated(&model, body, &call, Route::Completions).await,
+        Route::Generate => generated(&model, body, &call, Route::Generate).await,
         Route::Models => Ok(Reply::Json(models(&model))),
         Route::Health => Ok(Reply::Text(Bytes::new())),
         Route::Metrics => {
@@ -98,6 +102,7 @@ pub(super) async fn handle(model: Arc<Model>, request: Request<Incoming>) -> Res
 async fn generated(model: &Arc<Model>, body: Bytes, call: &Call<'_>, route: Route) -> Result<Reply, Refusal> {
     let prepared = match route {
         Route::Completions => completion::prepare(model, &body, call).await?,
+        Route::Generate => tokens::prepare(model, &body, call).await?,
         _ => chat::prepare(model, &body, call).await?,
     };
     // Thousands of requests may be waiting: none holds its body meanwhile.

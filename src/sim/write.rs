@@ -121,6 +121,14 @@ pub(super) struct Start {
     pub(super) last: u32,
 }
 
+/// Each token of an answer and its log-probability without its sign.
+pub(super) fn token_logprobs(scorer: Scorer, start: Start, choice: &Choice) -> impl Iterator<Item = (u32, f64)> {
+    (0..choice.tokens()).map(move |place| {
+        let id = choice.token(place);
+        (id, scorer.depth(start.tokens + place, before(choice, place, start.last), id) as f64 / 1e6)
+    })
+}
+
 /// Appends log-probabilities as chat completions show them.
 pub(super) fn chat_logprobs(
     out: &mut Vec<u8>,

@@ -4,6 +4,7 @@ use serde_json::{Map, Value, value::RawValue};
 use uuid::Uuid;
 
 use super::{
+    UNKNOWN_LOGPROB,
     reply::{Chunk, Lenient, WholeReply, WireFunction, WireLogprobs, WireMessage, WireToolCall, WireUsage},
     text::{Text, into_string},
 };
@@ -14,8 +15,6 @@ use crate::{
 
 /// More tokens than any call has; counts above it are not believed, so that sums of them never overflow.
 const MOST_TOKENS: u64 = 1 << 40;
-/// vLLM's sign for a logprob that it does not know.
-const UNKNOWN_LOGPROB: f32 = -9999.0;
 
 /// An answer in the making.
 #[derive(Debug, Default)]

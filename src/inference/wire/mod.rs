@@ -1,6 +1,8 @@
-//! The chat completions API as it is on the wire: requests written, answers read, whole or in pieces.
+//! The chat completions API and vLLM's route for tokens as they are on the wire: requests written, answers read, whole or in
+//! pieces.
 
 mod answer;
+mod generate;
 mod reply;
 mod request;
 mod text;
@@ -10,8 +12,13 @@ use serde_json::Error;
 use super::{ChatCall, failure::AttemptError};
 use crate::trace::Fault;
 
+/// vLLM's sign for a logprob that it does not know.
+const UNKNOWN_LOGPROB: f32 = -9999.0;
+
 pub(super) use answer::Answer;
 pub use answer::Completion;
+pub(super) use generate::{GenerateBody, read_generation};
+pub use generate::{Generation, WeightSpan};
 pub(super) use reply::{BODY_READ, Chunk, WholeBody, WholeReply, parse};
 pub(super) use request::RequestBody;
 
