@@ -5,7 +5,10 @@ use std::{fs, path::Path, time::Duration};
 
 use proptest::prelude::*;
 use rollhouse::{
-    config::{Document, EvalConfig, Layer, Parsed, Resolved, Section, Tasksets, differences, flag_help},
+    config::{
+        Document, EvalConfig, FamilyConfig, Layer, Parsed, Resolved, Section, Tasksets, ThinkingRetention, TokenRoute,
+        differences, flag_help,
+    },
     rubric::judge::read_all,
 };
 use serde_json::{Value, json};
@@ -418,6 +421,40 @@ fn a_run_is_resumed_from_its_saved_configuration_and_flags_still_win() {
 }
 
 #[test]
+fn a_training_client_has_a_renderer() {
+    let text = "model = \"m\"\n[client]\ntype = \"train\"\nbase_url = \"http://x/v1\"\nroute = \"chat\"\n\
+                renderer = { name = \"qwen3\", enable_thinking = false, thinking_retention = \"all\" }\n\
+                renderer_model_name = \"Qwen/Qwen3-8B\"\nmultiplex = 64\n";
+    let config = read(&[("a.toml", text)], &["alphabet-sort", "@", "a.toml"]).0;
+    let train = config.client.unwrap().train.unwrap();
+    assert_eq!(train.route, TokenRoute::Chat);
+    assert_eq!(train.renderer_model.as_deref(), Some("Qwen/Qwen3-8B"));
+    assert_eq!(train.renderer.family, FamilyConfig::Qwen3 { enable_thinking: false });
+    assert_eq!(train.renderer.thinking_retention, Some(ThinkingRetention::All));
+    check_faults(
+        &[(
+            "a.toml",
+            "model = \"m\"\n[client]\ntype = \"trian\"\nbase_url = \"http://x/v1\"\nrenderer = { name = \"qwen4\" }\n",
+        )],
+        &["alphabet-sort", "@", "a.toml"],
+        &[
+            "a.toml:3:8: client.type: unknown choice `trian`; expected one of eval, train; did you mean `train`?",
+            "a.toml:5:1: client.renderer: unknown key; expected one of api_key_var, base_url, base_urls, headers, \
+             headers_from_env, max_retries, stream, timeout, type",
+        ],
+    );
+    check_faults(
+        &[(
+            "a.toml",
+            "model = \"m\"\n[client]\ntype = \"train\"\nbase_url = \"http://x/v1\"\n\
+             renderer = { name = \"qwen3\", enable_thinkin = false }\n",
+        )],
+        &["alphabet-sort", "@", "a.toml"],
+        &["a.toml:5:30: client.renderer.enable_thinkin: unknown key; did you mean `client.renderer.enable_thinking`?"],
+    );
+}
+
+#[test]
 fn bad_syntax_is_located() {
     check_faults(
         &[("a.toml", "model = \"m\"\nnum_rollouts = = 3\n"), ("b.json", "{\n  \"model\": nul\n}")],
@@ -444,15 +481,12 @@ fn what_would_change_the_result_is_refused_and_what_would_not_is_told() {
             "docker",
             "--env.taskset.task.judges",
             "[{\"id\": \"decision\"}, {\"id\": \"rubric\"}]",
-            "--client.type",
-            "train",
         ],
         &[
             "--env.id: env.id: the env `best-of-n` is not supported yet; expected \"\", the single-agent env",
             "--env.agent.harness.id: env.agent.harness.id: the harness `bash` is not supported yet; expected `null`, which chats in process",
             "--env.agent.runtime.type: env.agent.runtime.type: the runtime `docker` is not supported yet; expected `subprocess`",
             "--env.taskset.task.judges: env.taskset.task.judges[0].id: the judge `decision` asks an evaluations API of its own, which rollhouse does not speak; use `reference` or `rubric`",
-            "--client.type: client.type: the token-in client `train` is not supported yet; expected `eval`",
             "env.taskset.task.judges[1].path: missing; expected a path",
         ],
     );

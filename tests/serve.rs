@@ -138,7 +138,7 @@ async fn what_a_request_lacks_is_said() {
     let task = &tasks(taskset.as_ref(), 1).await[0];
     let good = request(task, "http://127.0.0.1:1/v1");
     type Spoil = Box<dyn Fn(&mut RunRequest)>;
-    let cases: [(&str, Spoil); 7] = [
+    let cases: [(&str, Spoil); 6] = [
         (
             "1 validation error for ReverseTextTask\nprompt\n",
             Box::new(|r| {
@@ -149,12 +149,6 @@ async fn what_a_request_lacks_is_said() {
             "client.type\n  Field required",
             Box::new(|r| {
                 r.client.shift_remove("type");
-            }),
-        ),
-        (
-            "client.type\n  the token-in client `train` is not supported yet",
-            Box::new(|r| {
-                r.client.insert("type".to_owned(), "train".into());
             }),
         ),
         (
@@ -190,6 +184,31 @@ async fn what_a_request_lacks_is_said() {
         assert_eq!(refused.class, "ValidationError");
         assert!(refused.message.contains(text), "{text}: {refused}");
         assert!(!error.retry_helps() && error.fault().kind == "ValidationError", "{error:?}");
+    }
+    server.stop().await;
+}
+
+/// Two endpoints that serve the same name: the window of one says nothing about the other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_window_is_that_of_the_endpoint() {
+    let taskset = taskset("alphabet-sort", json!({"min_turns": 3, "max_turns": 3}));
+    let server = Running::start(host(&taskset, "alphabet-sort")).await;
+    let client = server.client();
+    let task = &tasks(taskset.as_ref(), 1).await[0];
+    for (window, calls) in [(100_000, 3), (16, 0)] {
+        let settings = sim::Settings { max_model_len: window, policy: sim::Policy::Random, ..sim::Settings::default() };
+        let simulator = sim::Simulator::start(settings, None).await.unwrap();
+        let mut asked = request(task, &simulator.base_url());
+        asked.client = map(json!({
+            "type": "train", "base_url": simulator.base_url(), "renderer": {"name": "smollm2"},
+            "renderer_model_name": concat!(env!("CARGO_MANIFEST_DIR"), "/examples/sim-model"),
+        }));
+        let episode = within(client.run(&asked, None)).await.unwrap();
+        let trace = &episode.traces[0];
+        assert_eq!(trace.calls.len(), calls, "{:?}", trace.calls);
+        assert!(trace.calls.iter().all(|call| call.error.is_none()), "{:?}", trace.calls);
+        assert_eq!(trace.stop_condition.as_deref() == Some("max_total_tokens"), calls == 0);
+        simulator.shutdown().await;
     }
     server.stop().await;
 }

@@ -73,6 +73,25 @@ fn run_of(task_data: Value, base_url: &str) -> RunRequest {
     RunRequest { task_data: map(task_data), client, model: "sim".to_owned(), sampling: Map::new() }
 }
 
+/// The simulator's tokenizer with the control tokens of Qwen3 beside.
+#[allow(clippy::disallowed_methods, reason = "a folder of the test")]
+fn tokenizer_of_qwen3() -> tempfile::TempDir {
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/sim-model");
+    let folder = tempfile::tempdir().unwrap();
+    let read = |name: &str| std::fs::read_to_string(format!("{model}/{name}")).unwrap();
+    let mut tokenizer: Value = serde_json::from_str(&read("tokenizer.json")).unwrap();
+    let added = tokenizer["added_tokens"].as_array_mut().unwrap();
+    for token in ["<|endoftext|>", "<think>", "</think>", "<tool_call>", "</tool_call>"] {
+        let mut entry = added[0].clone();
+        entry["id"] = (256 + added.len()).into();
+        entry["content"] = token.into();
+        added.push(entry);
+    }
+    std::fs::write(folder.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    std::fs::write(folder.path().join("tokenizer_config.json"), read("tokenizer_config.json")).unwrap();
+    folder
+}
+
 fn say(number: u64) -> Value {
     let text = format!("say {number} and nothing else");
     json!({"idx": number, "prompt": text, "answer": text, "name": format!("say-{number}")})
@@ -247,16 +266,49 @@ async fn the_client_of_verifiers_runs_what_we_serve() {
         let end = ask("run", of(&server, &bad));
         let error = end["error"].as_str().unwrap();
         assert!(error.starts_with("ValidationError: 1 validation error for ") && error.contains("\nprompt\n"), "{end}");
-        let mut train = asked.clone();
-        train.client.insert("type".to_owned(), "train".into());
-        let end = ask("run", of(&server, &train));
-        assert!(end["error"].as_str().unwrap().contains("`train` is not supported yet"), "{end}");
         server.stop().await;
         simulator.shutdown().await;
     }
 
+    // In exact tokens, by a renderer that comes over the wire with all of its fields.
+    let tokenizer = tokenizer_of_qwen3();
+    let taskset = served::taskset("alphabet-sort", json!({"min_turns": 3, "max_turns": 3}));
+    let random = sim::Settings { policy: Policy::Random, ..sim::Settings::default() };
+    let simulator = Simulator::start(random, None).await.unwrap();
+    let server = Running::start(host(&taskset, "alphabet-sort")).await;
+    let task = &tasks(taskset.as_ref(), 1).await[0];
+    let mut train = request(task, &simulator.base_url());
+    train.client = map(json!({
+        "type": "train", "base_url": simulator.base_url(), "renderer_model_name": tokenizer.path(),
+        "renderer": {"name": "qwen3", "thinking_retention": "all"},
+    }));
+    let end = ask("run", of(&server, &train));
+    assert_eq!((&end["ok"], &end["traces"][0]["turns"]), (&json!(true), &json!(3)), "{end}");
+    // What verifiers read of it has the tokens: one branch, in which every answer has its logprobs.
+    let episode = Episode::from_line(end["line"].as_str().unwrap().as_bytes()).unwrap();
+    let nodes = episode.traces[0].graph.nodes();
+    assert_eq!(nodes.len(), 6);
+    for (at, node) in nodes.iter().enumerate() {
+        assert_eq!(node.parent, (at as u32).checked_sub(1));
+        assert_eq!(node.sampled, node.tokens.mask().count() > 0);
+        assert_eq!(node.tokens.logprobs().len(), node.tokens.mask().count());
+    }
+    // Every renderer's whole block is understood, whether or not this tokenizer has its tokens.
+    for name in ["auto", "default", "qwen3.5", "llama-3", "gpt-oss", "deepseek-v3", "glm-4.5", "kimi-k2", "minimax-m2"]
+    {
+        train.client.insert("renderer".to_owned(), json!({"name": name}));
+        let end = ask("run", of(&server, &train));
+        let told = end["error"].as_str().unwrap_or_default();
+        assert!(!told.contains("unknown key") && !told.contains("wrong type"), "{name}: {end}");
+    }
+    train.client.insert("renderer".to_owned(), Value::Null);
+    let end = ask("run", of(&server, &train));
+    assert_eq!(end["ok"], true, "{end}");
+    server.stop().await;
+    simulator.shutdown().await;
+
     // A failed model call is data.
-    let taskset = taskset("reverse-text", json!({}));
+    let taskset = served::taskset("reverse-text", json!({}));
     let server = Running::start(host(&taskset, "reverse-text")).await;
     let task = &tasks(taskset.as_ref(), 1).await[0];
     let refusing = sim::Settings { api_key: Some(sim::ApiKey::new("k")), ..sim::Settings::default() };

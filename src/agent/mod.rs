@@ -8,6 +8,7 @@ mod limits;
 mod retry;
 mod rollout;
 mod seat;
+mod tokens;
 
 use std::sync::Arc;
 
@@ -26,6 +27,7 @@ use crate::{
 pub use retry::RetryBudget;
 pub use rollout::Rollout;
 pub use seat::{client_block, seat};
+pub use tokens::{TokenIn, TokenTurns};
 
 /// An agent: harness, model and policy of one seat. Cheap to share between rollouts.
 pub struct Agent {
@@ -37,8 +39,8 @@ pub struct Agent {
     pub model: String,
     /// Sampling fields of every call.
     pub sampling: Arc<Map<String, Value>>,
-    /// Ask the endpoint for exact tokens.
-    pub tokens: bool,
+    /// Speaks in exact tokens, for training; `None` speaks in text.
+    pub tokens: Option<Arc<TokenIn>>,
     /// Budgets of a rollout.
     pub limits: Limits,
     /// Deadlines that replace the task's own.

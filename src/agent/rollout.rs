@@ -5,17 +5,23 @@ use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 use futures::{FutureExt as _, future::BoxFuture};
 use tokio::time::{Instant, timeout_at};
 
-use super::{Agent, limits::Spent};
+use super::{
+    Agent, TokenIn,
+    limits::Spent,
+    tokens::{Spoken, Stream},
+};
 use crate::{
+    config::TokenRoute,
     harness::{Halt, Model},
-    inference::{ChatCall, ChatFailure, ChatReply, FailedAttempt, FailureKind, Session},
+    inference::{ChatCall, ChatFailure, ChatReply, FailedAttempt, FailureKind, GenerateCall, Session},
     store::Event,
     taskset::{Exchange, Hooks, State, Task},
     trace::{AssistantMessage, Fault, FaultClass, Message, ModelCall, TimeSpan, Trace, now},
 };
 
-/// The route of every call, as traces record it.
-const ENDPOINT: &str = "/chat/completions";
+/// The routes of calls, as traces record them.
+const CHAT: &str = "/chat/completions";
+const GENERATE: &str = "/inference/v1/generate";
 
 /// One rollout while it runs.
 pub struct Rollout {
@@ -26,6 +32,8 @@ pub struct Rollout {
     trace: Box<Trace>,
     session: Session,
     conversation: Vec<Message>,
+    /// The tokens of the conversation, for an agent that speaks in them.
+    stream: Stream,
     leaf: Option<u32>,
     state: State,
     spent: Spent,
@@ -54,6 +62,7 @@ impl Rollout {
             hooks,
             trace,
             conversation: Vec::new(),
+            stream: Stream::default(),
             leaf: None,
             state: State::new(),
             spent: Spent::default(),
@@ -188,17 +197,81 @@ impl Rollout {
         let first_new = self.conversation.len();
         self.conversation.extend(say);
         self.tell(&self.conversation[first_new..]);
-        let call = ChatCall {
+        let reply = match self.agent.tokens.clone() {
+            Some(tokens) => self.speak(&tokens, first_new).await?,
+            None => match self.session.chat(&self.chat_call(false)).await {
+                Ok(reply) => reply,
+                Err(failure) => return Err(self.give_up(failure)),
+            },
+        };
+        self.commit(reply, first_new).await
+    }
+
+    fn chat_call(&self, tokens: bool) -> ChatCall<'_> {
+        ChatCall {
             model: &self.agent.model,
             messages: &self.conversation,
             tools: &[],
             sampling: &self.agent.sampling,
-            tokens: self.agent.tokens,
-        };
-        match self.session.chat(&call).await {
-            Ok(reply) => self.commit(reply, first_new).await,
-            Err(failure) => Err(self.give_up(failure)),
+            tokens,
         }
+    }
+
+    /// One call whose tokens are all known, by the route that the agent has.
+    async fn speak(&mut self, tokens: &TokenIn, first_new: usize) -> Result<ChatReply, Halt> {
+        let prompt = self.stream.next(tokens, &self.conversation, self.conversation.len() - first_new);
+        let agent = Arc::clone(&self.agent);
+        if let Ok(prompt) = &prompt
+            && let Some(window) = tokens.window(&agent.pool, &agent.model).await
+            && self.stream.length(prompt) >= window
+        {
+            let length = self.stream.length(prompt);
+            self.trace.stop_at_window(format!("the prompt has {length} tokens, and the model's window {window}"));
+            return Err(Halt::Stopped(Trace::CONTEXT_OVERFLOW.to_owned()));
+        }
+        if tokens.route() == TokenRoute::Chat {
+            let reply = match self.session.chat(&self.chat_call(true)).await {
+                Ok(reply) => reply,
+                Err(failure) => return Err(self.give_up(failure)),
+            };
+            let (endpoint, time, attempts) = (Arc::clone(&reply.endpoint), reply.time, reply.failed.clone());
+            let Some(spoken) = self.stream.answered(tokens, prompt.ok(), reply) else {
+                let told = format!(
+                    "{endpoint}: the answer has no exact tokens; the server must answer `return_token_ids` and `logprobs`, as \
+                     vLLM does"
+                );
+                let fault = Fault::new(FaultClass::Provider, told);
+                self.record_failed(attempts.into_iter().chain([FailedAttempt {
+                    time,
+                    fault: fault.clone(),
+                    endpoint,
+                }]));
+                return Err(Halt::Failed(fault));
+            };
+            return Ok(self.reply(spoken, endpoint, time, attempts).await);
+        }
+        let prompt = prompt.map_err(|error| Halt::Failed(Fault::from_error(FaultClass::Task, &error)))?;
+        let routed_from = Stream::routed_from(&prompt);
+        let call = GenerateCall {
+            model: &agent.model,
+            prompt: self.stream.take(&prompt),
+            sampling: &agent.sampling,
+            stop_ids: tokens.stop_ids(),
+            routed_from,
+        };
+        let reply = match self.session.generate(&call).await {
+            Ok(reply) => reply,
+            Err(failure) => return Err(self.give_up(failure)),
+        };
+        let spoken = self.stream.generated(tokens, prompt, &reply);
+        Ok(self.reply(spoken, reply.endpoint, reply.time, reply.failed).await)
+    }
+
+    /// The reply of a turn whose tokens are kept, which is told to who counts.
+    async fn reply(&self, spoken: Spoken, endpoint: Arc<str>, time: TimeSpan, failed: Vec<FailedAttempt>) -> ChatReply {
+        let Spoken { message, finish_reason, usage, tokens, kept } = spoken;
+        let _ = self.agent.events.send(kept).await;
+        ChatReply { message, finish_reason, usage, tokens: Some(tokens), endpoint, time, failed }
     }
 
     async fn commit(&mut self, reply: ChatReply, first_new: usize) -> Result<AssistantMessage, Halt> {
@@ -250,17 +323,19 @@ impl Rollout {
         }
     }
 
-    fn record_failed(&mut self, attempts: Vec<FailedAttempt>) {
+    fn record_failed(&mut self, attempts: impl IntoIterator<Item = FailedAttempt>) {
         for attempt in attempts {
             self.trace.calls.push(ModelCall { time: attempt.time, error: Some(attempt.fault), ..self.blank_call() });
         }
     }
 
     fn blank_call(&self) -> ModelCall {
+        let by_tokens = self.agent.tokens.as_ref().is_some_and(|tokens| tokens.route() == TokenRoute::Generate);
+        let endpoint = if by_tokens { GENERATE } else { CHAT };
         ModelCall {
             model: Some(self.agent.model.clone()),
             sampling: Some(Arc::clone(&self.agent.sampling)),
-            endpoint: Some(ENDPOINT.to_owned()),
+            endpoint: Some(endpoint.to_owned()),
             ..ModelCall::default()
         }
     }

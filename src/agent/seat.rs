@@ -30,12 +30,14 @@ pub fn seat(agent: &Value, model: &str, client: &Value, sampling: &Value) -> ser
 /// A client block as verifiers 0.4.0 reads it, which refuses keys that it does not know; of several base URLs, the first.
 pub fn client_block(client: &Value) -> Value {
     let mut kept = Map::new();
-    for key in ["type", "base_url", "api_key_var", "headers", "headers_from_env"] {
-        let value = match client.get(key) {
+    let trains = client.get("type").is_some_and(|kind| kind == "train");
+    let own: &[&str] = if trains { &["renderer", "renderer_model_name", "multiplex"] } else { &[] };
+    for key in ["type", "base_url", "api_key_var", "headers", "headers_from_env"].iter().chain(own) {
+        let value = match client.get(*key) {
             Some(Value::Array(urls)) => urls.first(),
             value => value,
         };
-        kept.extend(value.filter(|value| !value.is_null()).map(|value| (key.to_owned(), value.clone())));
+        kept.extend(value.filter(|value| !value.is_null()).map(|value| ((*key).to_owned(), without_nulls(value))));
     }
     let timeout = ["connect", "read"].into_iter().filter_map(|key| {
         let value = client.get("timeout")?.get(key)?;

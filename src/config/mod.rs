@@ -12,6 +12,7 @@ mod node;
 mod places;
 mod reader;
 mod record;
+mod renderer;
 mod secret;
 mod section;
 mod show;
@@ -20,7 +21,7 @@ mod value;
 pub use eval::{
     AgentConfig, ClientConfig, DEFAULT_API_KEY_VAR, Difference, EVAL_ALIASES, EnvReader, EvalConfig, Limits, RetryRule,
     RetryRules, SIMULATED_MODEL, Select, ServeConfig, ServeRuntime, StageDeadlines, StatusMatch, TaskFilter, Tasksets,
-    Workers, differences, read_endpoint, read_sampling, taskset_label,
+    TokenRoute, TrainClient, Workers, differences, read_endpoint, read_sampling, read_train, taskset_label,
 };
 pub use fault::{Fault, Faults, Origin};
 pub use flags::{Parsed, parse_args};
@@ -29,6 +30,7 @@ pub use layer::{Document, Layer};
 pub use nearest::nearest;
 pub use reader::{Reader, Resolved};
 pub use record::Key;
+pub use renderer::{FamilyConfig, RendererConfig, ThinkingRetention};
 pub use secret::{Redactor, Secret, SecretError};
 pub use section::Section;
 pub use show::flag_help;

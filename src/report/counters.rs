@@ -14,6 +14,15 @@ pub(super) fn count(event: &Event) {
             counter!(metric::TOKENS, "kind" => "input").increment(*input_tokens);
             counter!(metric::TOKENS, "kind" => "output").increment(*output_tokens);
         }
+        Event::TokensKept { extended, drifted, malformed_calls } => {
+            let prompt = match (drifted, extended) {
+                (true, _) => "drifted",
+                (false, true) => "extended",
+                (false, false) => "rendered",
+            };
+            counter!(metric::TOKEN_TURNS, "prompt" => prompt).increment(1);
+            counter!(metric::MALFORMED_CALLS).increment(*malformed_calls);
+        }
         Event::CallRetried { endpoint, .. } => counter!(metric::RETRIES, "endpoint" => endpoint.clone()).increment(1),
         Event::EpisodeFinished { outcome, seconds, .. } => {
             let outcome = match outcome {
@@ -83,6 +92,9 @@ mod tests {
         with_local_recorder(&sums, || {
             count(&Event::TurnCompleted { input_tokens: 5, output_tokens: 3 });
             count(&Event::TurnCompleted { input_tokens: 7, output_tokens: 1 });
+            count(&Event::TokensKept { extended: true, drifted: false, malformed_calls: 2 });
+            count(&Event::TokensKept { extended: false, drifted: true, malformed_calls: 0 });
+            count(&Event::TokensKept { extended: false, drifted: false, malformed_calls: 1 });
             count(&Event::EpisodeFinished {
                 outcome: Outcome::Scored(0.5),
                 fault: None,
@@ -92,6 +104,10 @@ mod tests {
         });
         let expected = [
             ("rollhouse_episodes_total scored", 1),
+            ("rollhouse_malformed_calls_total ", 3),
+            ("rollhouse_token_turns_total drifted", 1),
+            ("rollhouse_token_turns_total extended", 1),
+            ("rollhouse_token_turns_total rendered", 1),
             ("rollhouse_tokens_total input", 12),
             ("rollhouse_tokens_total output", 4),
             ("rollhouse_turns_total ", 2),

@@ -286,7 +286,7 @@ impl Tally {
                 let plural = if *all == 1 { "" } else { "s" };
                 self.workers = Some(format!("{ready} worker{plural}{lost}"));
             }
-            Event::Stopping { .. } | Event::RunFinished => {}
+            Event::TokensKept { .. } | Event::Stopping { .. } | Event::RunFinished => {}
         }
     }
 

@@ -12,12 +12,16 @@ use super::{
     server::Host,
 };
 use crate::{
-    agent::{Agent, Watch, seat},
-    config::{AgentConfig, ClientConfig, Document, Faults, Layer, Reader, RetryRules, read_endpoint, read_sampling},
+    agent::{Agent, TokenIn, Watch, seat},
+    config::{
+        AgentConfig, ClientConfig, Document, Faults, Layer, Reader, RetryRules, TrainClient, read_endpoint,
+        read_sampling, read_train,
+    },
     envs::{self, Episodes, Scoring},
     harness::Null,
     inference::{Pool, PoolSettings},
     taskset::{Task, Taskset, type_name},
+    telemetry::blocking,
     trace::{AgentInfo, EnvInfo, Episode, TaskData, TraceTask},
 };
 
@@ -60,6 +64,7 @@ pub struct TasksetHost {
 struct Seats {
     pools: IndexMap<String, Pool>,
     seats: IndexMap<String, Seat>,
+    speeches: IndexMap<String, Arc<OnceCell<Arc<TokenIn>>>>,
 }
 
 /// A seat with what a request fills in.
@@ -68,6 +73,7 @@ struct Seat {
     pool: Pool,
     sampling: Arc<Map<String, Value>>,
     info: AgentInfo,
+    train: Option<TrainClient>,
 }
 
 impl TasksetHost {
@@ -81,13 +87,17 @@ impl TasksetHost {
         let settings = &self.settings;
         let model = settings.model.clone().unwrap_or(request.model);
         let client = settings.client.clone().unwrap_or(request.client);
-        let Seat { pool, sampling, info } = self.seat(client, &model, request.sampling)?;
+        let Seat { pool, sampling, info, train } = self.seat(client, &model, request.sampling)?;
+        let tokens = match train {
+            Some(train) => Some(self.speech(train, &model, &sampling, &pool).await?),
+            None => None,
+        };
         let agent = Agent {
             harness: Arc::new(Null),
             pool,
             model,
             sampling,
-            tokens: false,
+            tokens,
             limits: settings.agent.limits,
             deadlines: settings.agent.deadlines,
             retries: settings.agent.retries.clone(),
@@ -111,6 +121,37 @@ impl TasksetHost {
         };
         let played = episodes.play(&task).await;
         Ok(episodes.score(played).await)
+    }
+
+    /// How a training client speaks, opened once for all runs that speak so to the same engines: they have a window.
+    async fn speech(
+        &self,
+        train: TrainClient,
+        model: &str,
+        sampling: &Arc<Map<String, Value>>,
+        pool: &Pool,
+    ) -> Result<Arc<TokenIn>, Refused> {
+        let kwargs = sampling.get("chat_template_kwargs").cloned().unwrap_or_default();
+        let key = format!("{train:?} {model:?} {kwargs} {:?}", pool.endpoints());
+        let cell = {
+            let mut seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
+            match seats.speeches.get(&key) {
+                Some(cell) => Arc::clone(cell),
+                None => {
+                    let cell = Arc::new(OnceCell::new());
+                    keep(&mut seats.speeches, key, Arc::clone(&cell), SEATS);
+                    cell
+                }
+            }
+        };
+        let (model, sampling) = (model.to_owned(), Arc::clone(sampling));
+        let opened = cell.get_or_try_init(|| async {
+            let opened = blocking(move || TokenIn::open(&train, &model, &sampling)).await;
+            opened
+                .map(Arc::new)
+                .map_err(|error| Refused::invalid("RunRequest", [("client.renderer", error.to_string())]))
+        });
+        opened.await.cloned()
     }
 
     /// The task of a row.
@@ -160,7 +201,7 @@ impl TasksetHost {
         };
         let info = seat(&self.settings.block, model, &asked["client"], &Value::Object(sampling.clone()))
             .map_err(|error| Refused::new("ValueError", error.to_string()))?;
-        let seat = Seat { pool, sampling: Arc::new(sampling), info };
+        let seat = Seat { pool, sampling: Arc::new(sampling), info, train: config.train };
         keep(&mut seats.seats, whole, seat.clone(), SEATS);
         Ok(seat)
     }
@@ -183,18 +224,17 @@ fn keep<T>(kept: &mut IndexMap<String, T>, key: String, value: T, most: usize) {
 /// Reads endpoint and sampling of a request by the rules of a configuration.
 fn read(asked: &Value) -> Result<(ClientConfig, Map<String, Value>), Refused> {
     let invalid = |key: &str, problem: &str| Refused::invalid("RunRequest", [(key, problem)]);
-    match asked["client"]["type"].as_str() {
-        Some("eval") => {}
-        Some("train") => {
-            return Err(invalid("client.type", "the token-in client `train` is not supported yet; send `eval`"));
-        }
-        _ => return Err(invalid("client.type", "Field required: `eval`")),
-    }
+    let trains = match asked["client"]["type"].as_str() {
+        Some("eval") => false,
+        Some("train") => true,
+        _ => return Err(invalid("client.type", "Field required: `eval` or `train`")),
+    };
     let mut reader = Reader::new(Document::new([Layer::from_value(asked)]));
     let mut root = reader.root();
     let mut block = root.child("client");
     block.get::<String>("type");
-    let config = read_endpoint(&mut block);
+    let train = trains.then(|| read_train(&mut block));
+    let config = read_endpoint(&mut block).map(|client| ClientConfig { train, ..client });
     let sampling = read_sampling(&mut root);
     reader.finish().map_err(|faults| refused(&faults))?;
     let config =

@@ -31,6 +31,15 @@ pub enum Event {
         /// Sampled tokens.
         output_tokens: u64,
     },
+    /// The exact tokens of a model turn are kept.
+    TokensKept {
+        /// The prompt extends the turn before, token by token.
+        extended: bool,
+        /// The endpoint wrote the prompt otherwise than the renderer.
+        drifted: bool,
+        /// Tool calls that could not be read.
+        malformed_calls: u64,
+    },
     /// A call failed and is tried again.
     CallRetried {
         /// Base URL.

@@ -159,7 +159,7 @@ pub fn launch_in(run: &Path, setup: &Setup, taskset: Sayings, events: mpsc::Send
         pool: Pool::new(PoolSettings::new([setup.base_url.as_str()]), None).unwrap(),
         model: "sim".to_owned(),
         sampling: Arc::default(),
-        tokens: false,
+        tokens: None,
         limits: Limits { max_turns: Some(4), ..Limits::default() },
         deadlines: setup.deadlines,
         retries: setup.agent_retries.clone(),

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use self::{
     identity::{Identity, check_same_run},
     request::{Asked, Request},
-    served::Served,
+    served::{Kept, Served},
 };
 use super::{
     endpoint::Endpoint,
@@ -22,11 +22,12 @@ use super::{
     signals::Signals,
 };
 use crate::{
-    agent::{Agent, seat},
-    config::{EvalConfig, RetryRules},
+    agent::{Agent, TokenIn, seat},
+    config::{EvalConfig, RetryRules, TokenRoute},
     envs::{self, Env, Episodes, Scoring},
     eval::{Ended, Launch, RunEnd, Stops},
     harness::Null,
+    render,
     report::{self, Progress},
     store::{Event, Opening, RunDir, RunState, STATE_VERSION},
     taskset::{TaskStream, Taskset},
@@ -39,6 +40,9 @@ const EVENTS: usize = 4096;
 
 /// How long the display may take to draw its last line.
 const LAST_FRAME: Duration = Duration::from_secs(2);
+
+/// What is known of the tokens of a run in which nothing was sampled.
+const NO_TURN: &str = "not available (no turn was taken)";
 
 /// Runs the command with the words after `eval`.
 pub(super) fn run(words: &[String]) -> Result<ExitCode, Failure> {
@@ -65,6 +69,8 @@ async fn evaluate(request: Request) -> Result<ExitCode, Failure> {
     let tasks = first_read(tasks).await?;
     let (events, received) = mpsc::channel::<Event>(EVENTS);
     let (endpoint, tasks) = Endpoint::open(&config, &taskset, tasks, events.clone()).await?;
+    // What cannot speak leaves no run behind.
+    let tokens = speech(&config, python.is_some()).await?;
     let identity = Identity::of(&config, &resolved, resume.as_deref());
     resolved.set("run.name", identity.name.clone().into());
     resolved.set("run.dir", identity.dir.to_string_lossy().into_owned().into());
@@ -86,6 +92,9 @@ async fn evaluate(request: Request) -> Result<ExitCode, Failure> {
     let redactor = endpoint.redactor();
     telemetry::start_logging(Box::new(log), config.verbose, filter.as_deref(), redactor.clone())
         .map_err(Failure::failed)?;
+    if let Some(choice) = tokens.as_ref().map(|tokens| tokens.choice()) {
+        tracing::info!(renderer = choice.renderer.name(), reason = choice.reason, "tokens are kept");
+    }
     let id = dump.pointer("/env/taskset/id").and_then(Value::as_str).filter(|_| python.is_none());
     let files_now = id.map(tasksets::fingerprint).unwrap_or_default();
     let state = match run_dir.load_state().map_err(Failure::failed)? {
@@ -127,9 +136,10 @@ async fn evaluate(request: Request) -> Result<ExitCode, Failure> {
     } else {
         None
     };
+    let kept = served.as_ref().map(|served| Arc::clone(&served.kept));
     let env = match &served {
         Some(served) => Arc::clone(&served.env),
-        None => in_process(&config, &dump, &taskset, &endpoint, &events)?,
+        None => in_process(&config, &dump, &taskset, &endpoint, (&events, tokens.clone()))?,
     };
     // What is served is retried and bounded by whoever serves it.
     let here = served.is_none();
@@ -174,11 +184,14 @@ async fn evaluate(request: Request) -> Result<ExitCode, Failure> {
         // Someone may have stopped reading; the results are for others too.
         let _ = tokio::time::timeout(LAST_FRAME, display).await;
         let mut ended = ended.map_err(Failure::failed)?;
+        let identity = token_identity(&config, tokens.as_deref(), kept.as_deref());
         if let Some(reason) = given_up {
             ended.early = Some(RunEnd::Hopeless(Fault::new(FaultClass::Infrastructure, reason)));
         }
         // Off this thread, which must hear a signal while a terminal takes no output.
-        tokio::task::spawn_blocking(move || conclude(&ended, &directory, json)).await.map_err(Failure::failed)?
+        tokio::task::spawn_blocking(move || conclude(&ended, &directory, &identity, json))
+            .await
+            .map_err(Failure::failed)?
     };
     tokio::select! {
         concluded = run => concluded,
@@ -192,7 +205,7 @@ fn in_process(
     dump: &Value,
     taskset: &Arc<dyn Taskset>,
     endpoint: &Endpoint,
-    events: &mpsc::Sender<Event>,
+    (events, tokens): (&mpsc::Sender<Event>, Option<Arc<TokenIn>>),
 ) -> Result<Arc<dyn Env>, Failure> {
     let block = |path: &str| dump.pointer(path).cloned().unwrap_or(Value::Null);
     // What the seat gives for itself stands over what the run gives.
@@ -206,7 +219,7 @@ fn in_process(
         pool: endpoint.pool.clone(),
         model: config.model.clone(),
         sampling: Arc::new(config.sampling.clone()),
-        tokens: false,
+        tokens,
         limits: config.agent.limits,
         deadlines: config.agent.deadlines,
         retries: config.agent.retries.clone(),
@@ -215,6 +228,27 @@ fn in_process(
         watch: None,
     };
     Ok(envs::for_taskset(Arc::clone(taskset), Arc::new(agent)))
+}
+
+/// How a training client speaks; `None` for one that speaks in text, and for one that speaks elsewhere: a package of
+/// verifiers, or a server, has tokenizers of its own.
+async fn speech(config: &EvalConfig, in_package: bool) -> Result<Option<Arc<TokenIn>>, Failure> {
+    let Some(train) = config.client.as_ref().and_then(|client| client.train.clone()) else { return Ok(None) };
+    if in_package && train.route == TokenRoute::Chat {
+        let told =
+            "client.route: packages of verifiers know no route but `generate`; leave it out, or train with a taskset";
+        return Err(Failure::usage(anyhow::anyhow!(told)));
+    }
+    if in_package || config.serve.address.is_some() {
+        return Ok(None);
+    }
+    let (model, sampling) = (config.model.clone(), config.sampling.clone());
+    let opened = telemetry::blocking(move || TokenIn::open(&train, &model, &sampling)).await;
+    let tokens = opened.map_err(Failure::usage)?;
+    let finding = render::check(tokens.choice()).map_err(Failure::usage)?;
+    let warning = if tokens.choice().fell_back { "warning: " } else { "" };
+    output::note(&format!("{warning}{}", finding.line()));
+    Ok(Some(Arc::new(tokens)))
 }
 
 /// Runs a launch; workers that are given up meanwhile stop it, and say why.
@@ -270,14 +304,46 @@ fn tell(delays: &telemetry::Delays) {
     tracing::info!(p50, p99, most = milliseconds(delays.longest()), "event loop delay in milliseconds");
 }
 
+/// Whether the tokens of the traces are those that the model saw and sampled, in a line. What is said was counted.
+fn token_identity(config: &EvalConfig, tokens: Option<&TokenIn>, kept: Option<&Kept>) -> String {
+    let trains = config.client.as_ref().is_some_and(|client| client.train.is_some());
+    let told = match (tokens, kept) {
+        _ if !trains => {
+            "not available (the endpoint was asked for text; `client.type = \"train\"` keeps tokens)".to_owned()
+        }
+        (_, Some(kept)) => match kept.turns() {
+            (0, _) => NO_TURN.to_owned(),
+            (turns, exact) if turns == exact => format!("exact (kept by who serves the env; {turns} turns)"),
+            (turns, exact) => {
+                format!("not available ({} of {turns} turns came without their tokens or logprobs)", turns - exact)
+            }
+        },
+        (None, None) => NO_TURN.to_owned(),
+        (Some(tokens), None) => {
+            let turns = tokens.turns();
+            let route =
+                if tokens.route() == TokenRoute::Generate { "tokens in, tokens out" } else { "tokens of chats" };
+            match turns.turns {
+                0 => NO_TURN.to_owned(),
+                _ => format!(
+                    "exact ({route}; {} turns, {} of them extend the one before, {} drifted; {} malformed tool calls)",
+                    turns.turns, turns.extended, turns.drifted, turns.malformed_calls
+                ),
+            }
+        }
+    };
+    format!("token identity: {told}\n")
+}
+
 /// Prints what the run came to.
-fn conclude(ended: &Ended, directory: &Path, json: bool) -> Result<ExitCode, Failure> {
+fn conclude(ended: &Ended, directory: &Path, identity: &str, json: bool) -> Result<ExitCode, Failure> {
     if json {
         let text = serde_json::to_string_pretty(&ended.results).map_err(Failure::failed)?;
         output::print(format!("{text}\n"))?;
     } else {
         let mut text = Vec::new();
         report::write_summary(&mut text, &ended.results).map_err(Failure::failed)?;
+        text.extend_from_slice(identity.as_bytes());
         output::print(text)?;
     }
     let resume = format!("go on with: rollhouse eval --resume {}", directory.display());

@@ -49,8 +49,36 @@ const NOTED: Duration = Duration::from_secs(3);
 pub(super) struct Served {
     /// It, for episodes.
     pub(super) env: Arc<dyn Env>,
+    /// What is known of the tokens of its rollouts.
+    pub(super) kept: Arc<Kept>,
     client: Client,
     workers: Option<Crowd>,
+}
+
+/// Turns of rollouts to train on that came from elsewhere.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    turns: AtomicUsize,
+    exact: AtomicUsize,
+}
+
+impl Kept {
+    fn add(&self, trace: &Trace) {
+        if !trace.agent.trainable {
+            return;
+        }
+        for node in trace.graph.nodes().iter().filter(|node| node.sampled) {
+            let sampled = node.tokens.mask().count();
+            self.turns.fetch_add(1, Ordering::Relaxed);
+            self.exact
+                .fetch_add(usize::from(sampled > 0 && node.tokens.logprobs().len() == sampled), Ordering::Relaxed);
+        }
+    }
+
+    /// All turns, and those that came with the ids and logprobs of what was sampled.
+    pub(super) fn turns(&self) -> (usize, usize) {
+        (self.turns.load(Ordering::Relaxed), self.exact.load(Ordering::Relaxed))
+    }
 }
 
 /// Workers of the run's own.
@@ -153,18 +181,24 @@ impl Asked<'_> {
             None => self.endpoint.base_urls(),
         };
         let envs: Vec<RemoteEnv> = urls.iter().map(|url| env(self.block_of(url))).collect();
-        Served { env: Arc::new(Engines { envs, next: AtomicUsize::new(0), turns }), client, workers }
+        let kept = Arc::new(Kept::default());
+        let engines = Engines { envs, next: AtomicUsize::new(0), turns, kept: Arc::clone(&kept) };
+        Served { env: Arc::new(engines), kept, client, workers }
     }
 
     /// The endpoint as a request names it: one of its addresses.
     fn block_of(&self, url: &str) -> Map<String, Value> {
         let seat = self.dump.pointer("/env/agent/client").filter(|client| client.is_object());
-        let block = seat.filter(|_| self.python.is_none()).unwrap_or(&self.dump["client"]);
-        let mut block = match client_block(block) {
+        let own = seat.filter(|_| self.python.is_none()).unwrap_or(&self.dump["client"]);
+        let mut block = match client_block(own) {
             Value::Object(block) => block,
             _ => Map::new(),
         };
         block.insert("base_url".to_owned(), url.into());
+        // Ours alone: verifiers refuses the key, rather than do something else than was asked for.
+        if let Some(route) = own["route"].as_str().filter(|route| *route != "generate") {
+            block.insert("route".to_owned(), route.into());
+        }
         block
     }
 }
@@ -172,7 +206,7 @@ impl Asked<'_> {
 impl Served {
     /// Ends the workers, if they are the run's own; runs that are still in flight were dropped, and are cancelled.
     pub(super) async fn close(self) {
-        let Self { env, client, workers } = self;
+        let Self { env, client, workers, kept: _ } = self;
         drop(env);
         client.close().await;
         if let Some(Crowd { pool, grace, _teller: teller, _folder: folder }) = workers {
@@ -197,6 +231,7 @@ struct Engines {
     envs: Vec<RemoteEnv>,
     next: AtomicUsize,
     turns: Arc<Turns>,
+    kept: Arc<Kept>,
 }
 
 impl Env for Engines {
@@ -205,7 +240,10 @@ impl Env for Engines {
         Box::pin(async move {
             let Some(env) = self.envs.get(turn % self.envs.len().max(1)) else { return Attempt::default() };
             let attempt = env.run(task, deadline).await;
-            attempt.traces.iter().for_each(|trace| self.turns.discarded(trace));
+            for trace in &attempt.traces {
+                self.turns.discarded(trace);
+                self.kept.add(trace);
+            }
             attempt
         })
     }

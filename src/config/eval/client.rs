@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::Value;
 
-use super::ClientConfig;
-use crate::config::Section;
+use super::{ClientConfig, TokenRoute, TrainClient};
+use crate::config::{FamilyConfig, RendererConfig, Section, ThinkingRetention};
 
 /// Environment variable that holds the endpoint's key unless `client.api_key_var` names another one.
 pub const DEFAULT_API_KEY_VAR: &str = "OPENAI_API_KEY";
@@ -37,13 +37,98 @@ const SECRET_HEADERS: &[&str] = &[
 
 /// Reads the block; `None` without a base URL.
 pub(super) fn read_client(block: &mut Section<'_>) -> Option<ClientConfig> {
-    let kind: String = block.doc("Kind of client").get_or("type", "eval".to_owned());
-    if kind == "train" {
-        block.fault("type", "the token-in client `train` is not supported yet; expected `eval`");
-    } else if kind != "eval" {
-        block.fault("type", format!("unknown choice `{kind}`; expected `eval`"));
+    let kinds = [("eval", false), ("train", true)];
+    let trains = block.doc("eval speaks in text; train in exact tokens").choose("type", &kinds, false);
+    let train = trains.then(|| read_train(block));
+    let client = read_endpoint(block);
+    if trains && client.is_none() {
+        block.fault("base_url", "missing; a training client needs an endpoint, for example that of `rollhouse sim`");
     }
-    read_endpoint(block)
+    client.map(|client| ClientConfig { train, ..client })
+}
+
+/// Reads the keys that only a training client has.
+pub fn read_train(block: &mut Section<'_>) -> TrainClient {
+    let renderer_model =
+        block.doc("Folder or hub model of the tokenizer; the run's model when absent").get("renderer_model_name");
+    block.doc("As in verifiers; one renderer serves any number of rollouts here").get_in("multiplex", 1_u32.., 256);
+    let routes = [("generate", TokenRoute::Generate), ("chat", TokenRoute::Chat)];
+    let route = block
+        .doc("generate sends tokens; chat asks a vLLM that lacks that route for the tokens of its chat")
+        .choose("route", &routes, TokenRoute::Generate);
+    TrainClient { renderer: read_renderer(&mut block.child("renderer")), renderer_model, route }
+}
+
+fn read_renderer(block: &mut Section<'_>) -> RendererConfig {
+    let names: Vec<(&str, usize)> = FamilyConfig::NAMES.iter().enumerate().map(|(at, name)| (*name, at)).collect();
+    let named = block.doc("How conversations become tokens; auto goes by the model's id").choose("name", &names, 0);
+    let mut family = FamilyConfig::named(FamilyConfig::NAMES[named]).unwrap_or_default();
+    let retentions =
+        [("", None), ("tool_cycle", Some(ThinkingRetention::ToolCycle)), ("all", Some(ThinkingRetention::All))];
+    let asked: Option<String> = block
+        .doc("tool_cycle or all: how long earlier reasoning stays; the template's way when absent")
+        .get("thinking_retention");
+    let retention =
+        asked.as_deref().and_then(|asked| retentions.iter().find(|(name, _)| *name == asked && !name.is_empty()));
+    if asked.is_some() && retention.is_none() {
+        block.fault("thinking_retention", "unknown choice; expected tool_cycle or all");
+    }
+    let thinking = "Whether the model reasons";
+    match &mut family {
+        FamilyConfig::Auto | FamilyConfig::Qwen25 | FamilyConfig::SmolLm2 | FamilyConfig::DeepSeekV3 => {}
+        FamilyConfig::Default { tool_parser, reasoning_parser, template } => {
+            *tool_parser = block.doc("How tool calls are read: qwen3").get("tool_parser");
+            *reasoning_parser = block.doc("How reasoning is read: think").get("reasoning_parser");
+            for key in ["preserve_all_thinking", "preserve_thinking_between_tool_calls"] {
+                if block.has(key) {
+                    block.fault(key, "gone; name the family in `name` and write `thinking_retention`");
+                }
+            }
+            *template = block.rest();
+        }
+        FamilyConfig::Qwen3 { enable_thinking }
+        | FamilyConfig::Glm45 { enable_thinking }
+        | FamilyConfig::KimiK2 { enable_thinking } => {
+            *enable_thinking = block.doc(thinking).get_or("enable_thinking", true)
+        }
+        FamilyConfig::Qwen35 { enable_thinking, add_vision_id } => {
+            *enable_thinking = block.doc(thinking).get("enable_thinking");
+            *add_vision_id = block.doc("Numbers images").get_or("add_vision_id", false);
+            // What verifiers sends names every field, this one too.
+            block.doc("As in verifiers; has no effect without images").get_in("image_cache_max", 0_u32.., 256);
+        }
+        FamilyConfig::Llama3 { date_string, tools_in_user_message } => {
+            *date_string = block.doc("The date in the system prompt").get_or("date_string", date_string.clone());
+            *tools_in_user_message =
+                block.doc("Tools stand in the first user message").get_or("tools_in_user_message", true);
+        }
+        FamilyConfig::GptOss {
+            reasoning_effort,
+            conversation_start_date,
+            use_system_prompt,
+            knowledge_cutoff,
+            model_identity,
+            auto_drop_analysis,
+        } => {
+            let efforts = FamilyConfig::EFFORTS.map(|effort| (effort, effort));
+            *reasoning_effort =
+                block.doc("How long the model reasons").choose("reasoning_effort", &efforts, "medium").to_owned();
+            *conversation_start_date = block.doc("The date shown; today when absent").get("conversation_start_date");
+            *use_system_prompt = block.doc("Write a system message").get_or("use_system_prompt", true);
+            *knowledge_cutoff = block.doc("In place of the usual date").get("knowledge_cutoff");
+            *model_identity = block.doc("In place of the usual sentence").get("model_identity");
+            *auto_drop_analysis = block.doc("Drop stale reasoning").get_or("auto_drop_analysis", true);
+            let implied = if *auto_drop_analysis { ThinkingRetention::ToolCycle } else { ThinkingRetention::All };
+            let conflicts = retention.and_then(|(_, asked)| *asked).is_some_and(|asked| asked != implied);
+            if block.has("auto_drop_analysis") && conflicts {
+                block.fault("thinking_retention", "contradicts `auto_drop_analysis`; give one of the two");
+            }
+        }
+        FamilyConfig::MiniMaxM2 { model_identity } => {
+            *model_identity = block.doc("The system prompt where there is none").get("model_identity");
+        }
+    }
+    RendererConfig { thinking_retention: retention.and_then(|(_, retention)| *retention), family }
 }
 
 /// Reads the keys of an endpoint from a block that may have others beside; `None` without a base URL.
@@ -115,6 +200,7 @@ pub fn read_endpoint(block: &mut Section<'_>) -> Option<ClientConfig> {
         max_retries,
         call_budget,
         stream,
+        train: None,
     })
 }
 

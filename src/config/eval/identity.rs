@@ -26,6 +26,9 @@ const FREE: &[&str] = &[
     "serve",
 ];
 
+/// Keys of an endpoint that may not differ: whether rollouts are made of exact tokens, and by which renderer.
+const SPEECH: &[&str] = &["type", "route", "renderer", "renderer_model_name"];
+
 /// The judges of the run's own, which are told apart by their place in the list.
 const JUDGES: &str = "env.taskset.task.judges";
 
@@ -62,6 +65,14 @@ pub fn differences(saved: &Value, now: &Value) -> Vec<Difference> {
     compare(saved, now, String::new(), &mut found);
     if [saved, now].into_iter().all(is_python) {
         found.retain(|difference| !FREE_IN_PYTHON.contains(&difference.key.as_str()));
+    }
+    for key in SPEECH {
+        // A run of before there was a choice spoke in text, as one does that names nothing.
+        let told = |resolved: &Value| match (&endpoint(resolved)[*key], *key) {
+            (Value::Null, "type") => "eval".into(),
+            (value, _) => value.clone(),
+        };
+        compare(&told(saved), &told(now), format!("client.{key}"), &mut found);
     }
     let (was, is) = (simulated(saved), simulated(now));
     if was != is {
@@ -119,9 +130,14 @@ fn same(left: &Value, right: &Value) -> bool {
     }
 }
 
+/// The endpoint's block: that of the seat, if it has one.
+fn endpoint(resolved: &Value) -> &Value {
+    let seat = &resolved["env"]["agent"]["client"];
+    if seat["base_url"].is_null() { &resolved["client"] } else { seat }
+}
+
 fn address(resolved: &Value) -> Value {
-    let seat = &resolved["env"]["agent"]["client"]["base_url"];
-    if seat.is_null() { resolved["client"]["base_url"].clone() } else { seat.clone() }
+    endpoint(resolved)["base_url"].clone()
 }
 
 fn simulated(resolved: &Value) -> bool {

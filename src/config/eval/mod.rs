@@ -11,11 +11,11 @@ mod serve;
 mod types;
 
 pub use aliases::EVAL_ALIASES;
-pub use client::{DEFAULT_API_KEY_VAR, read_endpoint};
+pub use client::{DEFAULT_API_KEY_VAR, read_endpoint, read_train};
 pub use identity::{Difference, differences};
 pub use read::{EnvReader, SIMULATED_MODEL, Tasksets, taskset_label};
 pub use sampling::read_sampling;
 pub use types::{
     AgentConfig, ClientConfig, EvalConfig, Limits, RetryRule, RetryRules, Select, ServeConfig, ServeRuntime,
-    StageDeadlines, StatusMatch, TaskFilter, Workers,
+    StageDeadlines, StatusMatch, TaskFilter, TokenRoute, TrainClient, Workers,
 };

@@ -4,6 +4,8 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use serde_json::{Map, Value};
 
+use crate::config::RendererConfig;
+
 /// Everything `rollhouse eval` does, resolved from files, flags and defaults.
 #[derive(Clone, Debug)]
 pub struct EvalConfig {
@@ -203,6 +205,30 @@ pub struct ClientConfig {
     pub call_budget: Option<Duration>,
     /// Stream the answers.
     pub stream: bool,
+    /// The client speaks in exact tokens, for training; `None` speaks in text.
+    pub train: Option<TrainClient>,
+}
+
+/// How a training client speaks in exact tokens.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TrainClient {
+    /// The renderer.
+    pub renderer: RendererConfig,
+    /// Folder or model of the tokenizer; `None` is the request's model.
+    pub renderer_model: Option<String>,
+    /// Which way the tokens go.
+    pub route: TokenRoute,
+}
+
+/// Which way tokens go between client and engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TokenRoute {
+    /// Tokens in, tokens out: `/inference/v1/generate`. What was sampled is sent again as it was.
+    #[default]
+    Generate,
+    /// Chat completions with `return_token_ids` and `logprobs`: any vLLM. The server tokenizes the history of each turn anew;
+    /// where that gives other tokens, the turn starts a branch.
+    Chat,
 }
 
 /// Which tasks run: include, exclude, shuffle, skip, limit, in this order.
