@@ -42,7 +42,7 @@ fn conversation(turns: usize, sampled: usize) -> (Graph, Option<u32>) {
 }
 
 /// The same turn at the end of a short and of a long conversation; the graph grows by the turns measured.
-#[divan::bench(args = [10, 1000])]
+#[divan::bench(args = [10, 1000, 10_000])]
 fn commit_a_turn(bencher: Bencher<'_, '_>, turns: usize) {
     let (graph, leaf) = conversation(turns, 100);
     let graph = std::cell::RefCell::new(graph);

@@ -10,6 +10,8 @@ pub mod trace;
 
 pub mod store;
 
+pub mod render;
+
 pub mod runtime;
 
 pub mod zmtp;
@@ -32,6 +34,7 @@ pub mod tasksets;
 pub mod serve;
 
 pub mod eval;
+pub mod orchestrator;
 pub mod report;
 pub mod sim;
 

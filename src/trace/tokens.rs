@@ -121,6 +121,18 @@ pub(super) struct Sidecar {
     pub(super) loss_weights: Option<IndexMap<String, Box<[f64]>>>,
     pub(super) routed_experts: Option<RouterRows>,
     pub(super) sampling_mask: Option<SamplingMask>,
+    pub(super) images: Vec<IndexMap<String, Tensor>>,
+}
+
+/// An array of numbers. Wire only, never in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tensor {
+    /// Element type, by numpy's name.
+    pub dtype: String,
+    /// Its sides.
+    pub shape: Vec<usize>,
+    /// The elements, row-major and little-endian.
+    pub data: Bytes,
 }
 
 /// The credit streams that hold one value per sampled token.
@@ -197,6 +209,21 @@ impl NodeTokens {
         self.sidecar.as_ref()?.sampling_mask.as_ref()
     }
 
+    /// The tensors of each image of the message, by name.
+    pub fn images(&self) -> &[IndexMap<String, Tensor>] {
+        self.sidecar.as_ref().map_or(&[], |sidecar| &sidecar.images)
+    }
+
+    /// Sets the tensors of the message's images.
+    pub fn set_images(&mut self, images: Vec<IndexMap<String, Tensor>>) {
+        self.sidecar().images = images;
+    }
+
+    /// Sets or clears the experts. Rows that do not add up to the ids of a branch are no routing of it.
+    pub fn set_routed_experts(&mut self, rows: Option<RouterRows>) {
+        self.sidecar().routed_experts = rows;
+    }
+
     /// Sets or clears a credit stream.
     ///
     /// # Errors
@@ -235,6 +262,12 @@ impl NodeTokens {
                 })
                 + sidecar.routed_experts.as_ref().map_or(0, |rows| rows.data.len())
                 + sidecar.sampling_mask.as_ref().map_or(0, |mask| mask.ids.len() + mask.counts.len())
+                + sidecar
+                    .images
+                    .iter()
+                    .flatten()
+                    .map(|(name, tensor)| name.capacity() + tensor.data.len() + 64)
+                    .sum::<usize>()
         });
         self.ids.len() * size_of::<u32>()
             + self.logprobs.len() * size_of::<f32>()
