@@ -13,13 +13,14 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("telemetry", &["config"]),
     ("template", &[]),
     ("store", &["trace", "config", "telemetry"]),
+    ("render", &["trace", "config", "telemetry"]),
     ("inference", &["trace", "config", "telemetry"]),
     ("runtime", &[]),
     ("zmtp", &[]),
     ("rubric", &["trace", "config", "telemetry", "template", "inference"]),
     ("taskset", &["trace", "config", "telemetry", "template", "runtime", "rubric"]),
     ("harness", &["trace", "config", "inference", "taskset"]),
-    ("agent", &["trace", "config", "store", "inference", "taskset", "harness"]),
+    ("agent", &["trace", "config", "telemetry", "store", "render", "inference", "taskset", "harness"]),
     ("envs", &["trace", "config", "rubric", "taskset", "agent"]),
     ("tasksets", &["trace", "config", "rubric", "taskset", "agent"]),
     // Serves what the rooms below run, and runs what is served elsewhere.
@@ -41,6 +42,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ),
     // Validation scores replies that no agent gave.
     ("eval", &["trace", "config", "telemetry", "store", "rubric", "taskset", "envs"]),
+    ("orchestrator", &["trace"]),
     ("report", &["trace", "config", "telemetry", "store"]),
     ("sim", &["trace", "config", "telemetry"]),
 ];

@@ -1,5 +1,6 @@
 //! The command line: one file per command; parses, calls one function below, renders its result.
 
+mod check;
 mod crew;
 mod endpoint;
 mod env;
@@ -13,6 +14,7 @@ mod oracle;
 mod output;
 mod package;
 mod replay;
+mod samples;
 mod signals;
 mod sim;
 mod taskset;
@@ -63,6 +65,10 @@ enum Command {
     Validate(validate::ValidateArgs),
     /// Score the rollouts of a finished run anew, without asking their model.
     Replay(replay::ReplayArgs),
+    /// Say what a model's chat template does to a rollout of several turns, before a training run.
+    Check(check::CheckArgs),
+    /// Count what the traces of a run come to as training samples, and write them.
+    Samples(samples::SamplesArgs),
     /// Say in a line or two why a rollout scored or failed as it did.
     Why(why::WhyArgs),
     /// Serve a simulated model behind an OpenAI-compatible endpoint.
@@ -118,6 +124,8 @@ pub fn main_with(own: &[Shipped]) -> ExitCode {
         Command::Init(arguments) => init::run(arguments),
         Command::Validate(arguments) => validate::run(arguments),
         Command::Replay(arguments) => replay::run(arguments),
+        Command::Check(arguments) => check::run(arguments),
+        Command::Samples(arguments) => samples::run(arguments),
         Command::Why(arguments) => why::run(arguments),
         Command::Sim(arguments) => sim::run(arguments),
         Command::Box { words } => {
